@@ -262,7 +262,7 @@ def load_data(config):
     """
     settings = jformer.get_config("tiny", **{"train.batch_tokens": config.batch_tokens})
     corpora, other_splits = open_data(settings)
-    train = read_split(corpora, settings.data)
+    train = read_split(corpora)
     sentence_pairs = list(zip(train.sources, train.targets, strict=True))
     vocabularies = Vocabularies.train(lambda: sentence_pairs, settings.data)
     token_pairs = tokenize(train, vocabularies, settings.data)

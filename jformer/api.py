@@ -13,7 +13,6 @@ from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
 from jformer.training.loop import OnMetrics
 from jformer.training.loop import train as train_in
-from jformer.training.restore import Restored
 
 __all__ = ["get_config", "load", "train"]
 
@@ -67,11 +66,5 @@ def train(
         data = open_data(config, {"train": [*pairs], "validation": [*validation]})
     config.check()
     workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
-    callback = None
-    if on_metrics:
-
-        def callback(step: int, split: str, numbers: dict[str, float], restored: Restored) -> Any:
-            return on_metrics(step, split, numbers, Run(**vars(restored)))
-
-    train_in(config, workdir, data=data, on_metrics=callback)
+    train_in(config, workdir, data=data, on_metrics=on_metrics)
     return load(workdir, plugins=component_files(config))

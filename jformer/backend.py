@@ -1,9 +1,11 @@
-"""The platform to compile for, which can differ from this machine's own."""
+"""The platform to compile for, which can differ from this machine's own; the compilation cache."""
 
 import contextlib
 import contextvars
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 _override: contextvars.ContextVar[tuple[str, float] | None] = contextvars.ContextVar(
     "override", default=None
@@ -36,3 +38,17 @@ def compiling_for(platform: str, capability: float = 0) -> Iterator[None]:
         yield
     finally:
         _override.reset(token)
+
+
+def use_compilation_cache(wanted: str) -> None:
+    """Set the folder of JAX's compilation cache, unless the user did; call this before compiling.
+
+    `wanted` is `config.compilation_cache`. `auto` disables the cache on a CPU: some Intel
+    processors reject their own programs (jax#38445).
+    """
+    import jax
+
+    enabled = wanted == "on" or (wanted == "auto" and jax.default_backend() != "cpu")
+    if enabled and jax.config.jax_compilation_cache_dir is None:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(root, "jformer", "xla")))

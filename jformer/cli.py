@@ -26,7 +26,7 @@ from jformer.rundir import config_to_open
 from jformer.schema import local_paths, walk
 
 # Prefixes of the keys that may change after training.
-OF_RUN = ("decode.", "data.bad_lines", "data.directory")
+OF_RUN = ("decode.", "data.directory")
 FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
 PAIRS = "PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet"

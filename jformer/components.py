@@ -36,7 +36,7 @@ NAMED_DATASETS = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
 BUILT_IN: dict[str, dict[str, str]] = {
     "attention": {"dot_product": "jformer.model.attention:attend"},
     "norm": {
-        "layer_norm": "jformer.model.layers:LayerNorm",
+        "layer_norm": "flax.linen:LayerNorm",
         "sample_layer_norm": "jformer.extras.annotated:SampleLayerNorm",
     },
     "activation": {
@@ -46,9 +46,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "positions": {
         "sinusoidal": "jformer.model.positions:Sinusoidal",
-        "halves": "jformer.extras.halves:Halves",
+        "halves": "jformer.extras.annotated:Halves",
         "learned": "jformer.model.positions:Learned",
-        "relative": "jformer.model.relative_positions:Relative",
         "rotary": "jformer.model.relative_positions:Rotary",
         "alibi": "jformer.model.relative_positions:Alibi",
         "none": "jformer.model.positions:Positions",
@@ -62,7 +61,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         ("equation_3", "inverse_sqrt", "linear", "cosine", "constant"), "jformer.training.schedules"
     ),
     "loss": {
-        "cross_entropy": "jformer.training.fast_loss",
+        "cross_entropy": "jformer.training.loss",
         "cross_entropy_over_others": "jformer.extras.annotated",
     },
     "dataset": {

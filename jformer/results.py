@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 def own_test_sets(config: Config) -> dict[str, Split]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config, with_train=False)
-    return {name: read_split(files, config.data) for name, files in corpora.items()}
+    return {name: read_split(files) for name, files in corpora.items()}
 
 
 def named_test_set(name: str, more_references: Sequence[str], config: Config) -> Split:
@@ -42,10 +41,10 @@ def named_test_set(name: str, more_references: Sequence[str], config: Config) ->
         test = Split(sources, first, more_references=others)
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
-        test = read_split([scorer.open_pairs(name, config)], config.data)
+        test = read_split([scorer.open_pairs(name, config)])
     references = [*test.more_references]
     for path in more_references:
-        lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
+        lines = [*decode_lines(read_lines(require_file(Path(path))), path)]
         if len(lines) != len(test.sources):
             raise UserError(f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}")
         references.append(lines)
@@ -82,9 +81,7 @@ def score_test_set(
     run: Run, test: Split, against: Run | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the scores of the run's outputs for a test set, and the outputs."""
-    start = time.monotonic()
     translations = [best for best, *_ in run.hypotheses(test.sources)]
-    seconds = time.monotonic() - start
     outputs = [translation.text for translation in translations]
     well_formed = [translation.well_formed for translation in translations]
     scores = run.scorer.scores(outputs, well_formed, test, run.config) | perplexity_of(run, test)
@@ -92,8 +89,8 @@ def score_test_set(
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
         scores["against"] = run.scorer.compare(outputs, others, test, names, run.config)
-    made = {"seconds": round(seconds, 1), "versions": versions(run.config)}
-    return {**scores, **made, **identity(run, test)}, outputs
+    scores |= {"versions": versions(run.config), "text_sha256": test.sha256}
+    return scores | made_by(run), outputs
 
 
 def perplexity_of(run: Run, test: Split) -> dict[str, float]:
@@ -108,31 +105,25 @@ def perplexity_of(run: Run, test: Split) -> dict[str, float]:
 
 
 def known_scores(run: Run, tests: dict[str, Split]) -> dict[str, dict[str, Any]]:
-    """Return the stored scores for the same parameters, the same search and the same text."""
-    results = rundir.read_results(run.workdir)
+    """Return the stored scores for the same checkpoint, the same search and the same text."""
+    results, made = rundir.read_results(run.workdir), made_by(run)
     return {
         name: results[name]
         for name, test in tests.items()
-        if identity(run, test).items() <= results.get(name, {}).items()
+        if {**made, "text_sha256": test.sha256}.items() <= results.get(name, {}).items()
     }
 
 
-def identity(run: Run, test: Split) -> dict[str, Any]:
-    """Return everything that a stored score depends on: model, search, text and tokenizer."""
-    return {**made_by(run), "text_sha256": test.sha256}
-
-
 def made_by(run: Run) -> dict[str, Any]:
-    """Return everything that determines a run's outputs, in the form of results.json."""
-    members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
+    """Return what determines the outputs of a run directory, in the form of results.json."""
+    decode = dataclasses.asdict(run.config.decode)
     del decode["read_ahead"], decode["batch_size"]
     return {
         "components": component_hashes(run.config),
+        "checkpoint": run.checkpoint,
         "step": run.step,
         "steps": [*run.steps],
-        "checkpoint": run.checkpoint,
-        "ensemble": [label(other) for other in run.others],
-        "params_sha256": [member.params_sha256 for member in members],
+        "ensemble": {label(other): [*other.steps] for other in run.others},
         "decode": decode,
     }
 

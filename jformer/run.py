@@ -7,35 +7,31 @@ devices are restored on one device of any kind.
 
 import dataclasses
 import functools
-import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
+from jformer.backend import use_compilation_cache
 from jformer.components import find
-from jformer.config import overridden
-from jformer.data.corpora import Report
+from jformer.config import Config, overridden
+from jformer.console import say
 from jformer.data.tokens import model_sources
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder
-from jformer.decoding.scoring import (
-    Attention,
-    Forced,
-    Pair,
-    align,
-    attention_of,
-    score_pairs,
-    words_of,
-)
+from jformer.decoding.scoring import Attention, attention_of, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
 from jformer.errors import UserError, check_strings
 from jformer.evaluation.scorer import Translations
+from jformer.model.transformer import Transformer
+from jformer.rundir import BEST, CHECKPOINTS, config_to_open, served_checkpoint
 from jformer.schema import local_paths
+from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.loss import perplexity
-from jformer.training.restore import Restored, restore, run_and_checkpoint
+from jformer.training.provenance import component_hashes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +45,24 @@ class Scored:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Run(Restored):
-    """A restored run, alone or with the other members of an ensemble."""
+class Run:
+    """A run directory, and its parameters at a checkpoint or the mean of several."""
 
-    others: tuple["Run", ...] = ()
+    workdir: Path
+    checkpoint: str  # the name that selected the steps
+    config: Config
+    vocabularies: Vocabularies
+    model: Transformer
+    params: Any
+    steps: tuple[int, ...]  # whose parameters are averaged
+    others: tuple["Run", ...] = ()  # the other members of an ensemble
 
     def __repr__(self) -> str:
         return f"Run({str(self.workdir)!r}, step {self.step}, {len(self.others)} others)"
+
+    @property
+    def step(self) -> int:
+        return self.steps[-1]
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -88,31 +95,24 @@ class Run(Restored):
         sentences: Sequence[str],
         prefixes: Sequence[str] | None = None,
         details: bool = False,
-        first_line: int = 1,
-        report: Report | None = None,
         **decode: Any,
     ) -> list[list[Hypothesis]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
         If `choose` is not "score", each sentence has a single output, chosen from these. `details`
-        adds tokens, their log-probabilities and a word alignment. Messages number lines from
-        `first_line`. A `report` counts cut lines, without a warning that names them.
+        adds tokens, their log-probabilities and a word alignment.
         """
         check_strings("sentences", sentences)
-        if prefixes is not None:
-            check_strings("prefixes", prefixes)
-            if len(prefixes) != len(sentences):
-                raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
-        run = self.with_decode(**decode)
+        check_strings("prefixes", prefixes or [])
+        decoder = self.with_decode(**decode).decoder
         sources = model_sources(sentences, self.vocabularies, self.config.data)
-        given = (prefixes, first_line, self.config.data.target_language, report)
-        found = hypotheses(run.decoder, self.vocabularies, sources, *given)
-        if details:
-            found = run._detailed(found)
-        return [
-            [self._as_shown(hypothesis, sentence) for hypothesis in n_best]
-            for sentence, n_best in zip(sentences, found, strict=True)
-        ]
+        language = self.config.data.target_language
+        found = hypotheses(decoder, self.vocabularies, sources, prefixes, details, language)
+        for sentence, n_best in zip(sentences, found, strict=True):
+            for i, hypothesis in enumerate(n_best):
+                text, well_formed = self.scorer.output(hypothesis.text, sentence)
+                n_best[i] = dataclasses.replace(hypothesis, text=text, well_formed=well_formed)
+        return found
 
     def warm_up(self, lengths: Sequence[int], batch: int = 1, **decode: Any) -> None:
         """Compile the search before the first request, for example in a server.
@@ -121,28 +121,29 @@ class Run(Restored):
 
         One program serves sources of up to 15 tokens, the next one up to 31, then 63, and so on.
         `lengths` has a number of tokens for each program. Afterwards, no request of up to `batch`
-        sentences without prefixes compiles anything. `decode` overrides keys of `config.decode`.
+        sentences compiles anything. `decode` overrides keys of `config.decode`.
         """
         warm_up(self.with_decode(**decode).decoder, self.vocabularies, lengths, batch)
 
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
-    ) -> list[Scored]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
         """Return the log-probability of each target as the translation of its source.
 
-        Raises `UserError` for a pair too long for a table of learned positions. The message numbers
-        pairs from `first_pair`.
+        Raises `UserError` for a pair too long for a table of learned positions.
         """
-        pairs = self._encoded(sources, targets)
-        return [
-            Scored(
-                float(forced.log_probs_T.sum()),
-                perplexity(-forced.log_probs_T.mean(), 1),
-                self.vocabulary.tokens(ids),
-                forced.log_probs_T.tolist(),
-            )
-            for (_, ids), forced in zip(pairs, self._forced(pairs, 0, first_pair), strict=True)
-        ]
+        check_strings("sources", sources)
+        check_strings("targets", targets)
+        texts = zip(targets, sources, strict=True)
+        targets = [self.scorer.target(*pair, self.config) for pair in texts]
+        sources = model_sources(sources, self.vocabularies, self.config.data)
+        source_ids = self.vocabularies.source.encode(sources)
+        target_ids = self.vocabularies.target.encode(targets)
+        pairs = list(zip(source_ids, target_ids, strict=True))
+        scored = []
+        for ids, forced in zip(target_ids, score_pairs(self.decoder, pairs), strict=True):
+            log_probs_T, tokens = forced.log_probs_T, self.vocabulary.tokens(ids)
+            mean = perplexity(-log_probs_T.mean(), 1)
+            scored.append(Scored(float(log_probs_T.sum()), mean, tokens, log_probs_T.tolist()))
+        return scored
 
     def attention(self, source: str, target: str) -> Attention:
         """Return the weights of every attention for a pair, as `decoder_0/cross_attention`.
@@ -155,15 +156,6 @@ class Run(Restored):
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
-    def params_sha256(self) -> str:
-        """Hash every bit of the parameters, to identify the parameters behind a stored score."""
-        digest = hashlib.sha256()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
-            digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.asarray(leaf).tobytes())
-        return digest.hexdigest()
-
-    @functools.cached_property
     def decoder(self) -> Decoder:
         members = (self, *self.others)
         return Decoder(
@@ -171,7 +163,6 @@ class Run(Restored):
             tuple(run.params for run in members),
             self.config.decode,
             self.config.data.max_length,
-            self.config.decode.batch_size,
         )
 
     def with_decode(self, **changes: Any) -> "Run":
@@ -180,47 +171,6 @@ class Run(Restored):
             return self
         values = {f"decode.{name}": value for name, value in changes.items()}
         return dataclasses.replace(self, config=overridden(self.config, values, self.config))
-
-    def _as_shown(self, hypothesis: Hypothesis, sentence: str) -> Hypothesis:
-        """Return a hypothesis with the user's form of its text."""
-        text, well_formed = self.scorer.output(hypothesis.text, sentence)
-        return dataclasses.replace(hypothesis, text=text, well_formed=well_formed)
-
-    def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return the hypotheses with tokens, their log-probabilities and a word alignment."""
-        searched = [h for n_best in found for h in n_best if h.tokens is None]  # not blank
-        layers = min(member.config.model.decoder_layers for member in (self, *self.others))
-        # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
-        results = self._forced([(h.source, h.output) for h in searched], max(1, layers - 1))
-        forced = iter(results)
-        return [
-            [h if h.tokens is not None else self._with_details(h, next(forced)) for h in n_best]
-            for n_best in found
-        ]
-
-    def _with_details(self, hypothesis: Hypothesis, forced: Forced) -> Hypothesis:
-        source, target = self.vocabularies.source, self.vocabularies.target
-        target_words_T = words_of(hypothesis.output, target)
-        source_words_S = words_of(hypothesis.source, source)
-        return dataclasses.replace(
-            hypothesis,
-            tokens=target.tokens(hypothesis.output),
-            token_log_probs=forced.log_probs_T.tolist(),
-            alignment=align(forced.weights_TS, target_words_T, source_words_S),
-        )
-
-    def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
-        check_strings("sources", sources)
-        check_strings("targets", targets)
-        pairs = zip(targets, sources, strict=True)
-        targets = [self.scorer.target(*pair, self.config) for pair in pairs]
-        sources = model_sources(sources, self.vocabularies, self.config.data)
-        sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
-        return list(zip(*sides, strict=True))
-
-    def _forced(self, pairs: list[Pair], layer: int = 0, first_pair: int = 1) -> list[Forced]:
-        models, params, slots = self.decoder.models, self.decoder.params, self.decoder.slots
-        return score_pairs(models, params, pairs, slots, layer, first_pair)
 
 
 def load(
@@ -247,11 +197,63 @@ def load(
     """
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
-    folder = Path(local_paths("workdir", str(workdir)))
+    folder, which = Path(local_paths("workdir", str(workdir))), str(checkpoint)
     files = [local_paths("plugins", str(file)) for file in plugins]
-    restored = restore(folder, str(checkpoint), files)
-    others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
+    config = config_to_open(folder, files)
+    use_compilation_cache(config.compilation_cache)
+    if which == "served":
+        which = served_checkpoint(folder, max(Checkpoints(folder).steps(), default=0)) or "last"
+    checkpoints = Checkpoints(folder, folder=BEST if which == "best" else CHECKPOINTS)
+    if not checkpoints.steps():
+        raise UserError(f"{folder}: no checkpoint yet for checkpoint={which}; train first")
+    steps = steps_named(which, checkpoints, config)
+    vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
+    versions = checkpoints.newest("metadata").get("versions", {})
+    for name, content in component_hashes(config).items():
+        if versions.get(name, content) != content:
+            say(f"{name}: has changed since {folder} was trained with it; outputs may differ")
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = jax.tree.map(lambda x: x.update(sharding=one_device), parameter_shapes(model))
+    moving = config.train.ema_decay > 0 and which in ("average", "best")
+    params = checkpoints.mean(steps, like, "ema" if moving else "params")
+    others = tuple(load(*run_and_checkpoint(name), plugins=files) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):
-        if other.vocabularies.hash != restored.vocabularies.hash:
+        if other.vocabularies.hash != vocabularies.hash:
             raise UserError(f"{name}: its vocabulary differs from {workdir}'s; train both with one")
-    return Run(**vars(restored), others=others)
+    return Run(folder, which, config, vocabularies, model, params, tuple(steps), others)
+
+
+def steps_named(which: str, checkpoints: Checkpoints, config: Config) -> list[int]:
+    """Return the steps of the checkpoints to average."""
+    saved = checkpoints.steps()
+    # The last moving average is a mean of many steps already.
+    if which == "average" and not config.train.ema_decay:
+        ended = saved[-1] >= config.train.steps or checkpoints.newest("position").get("ended")
+        return averaged(saved, bool(ended), config.train)
+    if which in ("average", "last", "best"):
+        return saved[-1:]
+    if re.fullmatch(r"\d+(,\d+)*", which):
+        return sorted(int(number) for number in which.split(","))  # their order rounds the mean
+    names = "served, average, last, best, a step, or comma-separated steps"
+    raise UserError(f"checkpoint {which!r} is unknown; must be {names}")
+
+
+def run_and_checkpoint(text: str) -> tuple[Path, str]:
+    """Split RUN[@CHECKPOINT], unless RUN@CHECKPOINT exists; CHECKPOINT is `served` by default."""
+    if "@" not in text or Path(text).exists():
+        return Path(text), "served"
+    workdir, _, which = text.rpartition("@")
+    return Path(workdir), which or "served"
+
+
+def parameter_shapes(model: Transformer) -> Any:
+    """Return the shapes of the parameters, without computing them or using a device."""
+    # Parameters are float32 for any dtype; `auto` would query the device.
+    model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
+
+    def init() -> Any:
+        tokens_11 = jnp.ones((1, 1), jnp.int32)
+        return model.init(jax.random.key(0), tokens_11, tokens_11)["params"]
+
+    return jax.eval_shape(init)

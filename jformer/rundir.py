@@ -13,7 +13,7 @@ from typing import Any
 from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
-from jformer.files import read_object, write_object, writing
+from jformer.files import read_object, write_object
 from jformer.schema import replaced, walk
 
 CONFIG = "config.json"
@@ -65,9 +65,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 def read_scores(workdir: Path) -> dict[str, Any]:
     """Return `{test set: scores}` of results.json; `UserError` for a damaged file."""
-    results = read_results(workdir)
-    results.pop(SERVED, None)
-    return results
+    return {name: scores for name, scores in read_results(workdir).items() if name != SERVED}
 
 
 def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:
@@ -96,21 +94,18 @@ def locked(workdir: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # slow to import, and only training needs it
 
+    workdir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(workdir / LOCK, timeout=0)
-    with writing(f"workdir={workdir}"):
-        workdir.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-        except Timeout:
-            reason = "another process is training there; wait for it, or choose another workdir"
-            raise UserError(f"{workdir}: {reason}") from None
+    try:
+        lock.acquire()
+    except Timeout:
+        reason = "another process is training there; wait for it, or choose another workdir"
+        raise UserError(f"{workdir}: {reason}") from None
     try:
         yield
     finally:
         (workdir / LOCK).unlink(missing_ok=True)
         lock.release()
-        with contextlib.suppress(OSError):  # it contains a run, or another process has started one
-            workdir.rmdir()
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:

@@ -10,19 +10,18 @@ is complete when FILE.partial is gone.
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from jformer.console import Progress, say
-from jformer.data.corpora import Corpus, Report, decode_lines, read
+from jformer.data.corpora import Corpus, decode_lines, read
 from jformer.decoding.scoring import pharaoh
-from jformer.decoding.translate import Hypothesis, warn_of_lines
+from jformer.decoding.translate import Hypothesis
 from jformer.errors import RunError, UserError
 from jformer.files import writing
 from jformer.run import Run, Scored
@@ -30,116 +29,94 @@ from jformer.run import Run, Scored
 Texts = Sequence[tuple[str, Iterable[bytes]]]  # names and lines of parallel texts
 
 
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """An open file, pipe or terminal that already has the outputs of `done` input lines."""
-
-    file: io.FileIO
-    target: str  # names the file in errors
-    done: int = 0
-
-    def write(self, text: str) -> None:
-        """Write whole lines, without a buffer."""
-        data = text.encode()
-        with writing(self.target, RunError):
-            while data:
-                data = data[self.file.write(data) :]
-
-
 @contextlib.contextmanager
-def open_output(name: str) -> Iterator[Output]:
-    """Open --output=NAME, or standard output without a name."""
-    target = f"--output={name}" if name else "standard output"
-    path = name or sys.stdout.fileno()
-    with open(path, "wb", buffering=0, closefd=bool(name)) as file:
-        yield Output(file, target)
+def open_output(name: str, job: dict[str, Any] | None = None) -> Iterator[tuple[BinaryIO, int]]:
+    """Open --output=NAME, or standard output; yield the file and how many input lines are done.
+
+    With a job, the file is NAME.partial, which is copied to NAME after the last line.
+    """
+    path = f"{name}.partial" if job else name or sys.stdout.fileno()
+    with writing(f"--output={name}" if name else "standard output", RunError):
+        with open(path, "ab+" if job else "wb", closefd=bool(name)) as file:
+            yield file, resume(file, job) if job else 0
+        if job:
+            with open(path, "rb") as lines, open(name, "wb") as complete:
+                lines.readline()  # the job
+                shutil.copyfileobj(lines, complete)
+            os.unlink(f"{name}.partial")
 
 
-@contextlib.contextmanager
-def open_resumable(name: str, job: dict[str, Any]) -> Iterator[Output]:
-    """Open NAME.partial to begin or resume a job; copy its lines to NAME after the last one.
+def resume(file: BinaryIO, job: dict[str, Any]) -> int:
+    """Begin the file of a job, or keep its whole lines; return how many input lines are done.
 
     Raises `UserError` if another job began the file.
     """
-    partial, target = Path(f"{name}.partial"), f"--output={name}"
-    with partial.open("ab", buffering=0) as file:
-        yield Output(file, target, resume(file, partial, job))
-    with writing(target, RunError), partial.open("rb") as lines, open(name, "wb") as complete:
-        lines.readline()  # the job
-        shutil.copyfileobj(lines, complete)
-    partial.unlink()
-
-
-def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
-    """Keep the whole lines of the file; return how many input lines are done."""
     head = json.dumps(job).encode() + b"\n"
-    done = size = 0
-    with path.open("rb") as lines:
-        if not head.startswith(lines.readline()):  # a kill can cut it
-            raise UserError(
-                f"{path}: another command began it (see its first line); delete it to start "
-                f"over, or choose another --output"
-            )
-        for line in lines:
-            if line.endswith(b"\n"):
-                done, size = done + 1, size + len(line)
-    file.truncate(len(head) + size if done else 0)
+    file.seek(0)
+    content = file.read()
+    size = content.rfind(b"\n") + 1  # of the whole lines; a kill can cut the last one
+    if size and not content.startswith(head):
+        raise UserError(f"{file.name}: another command began it; delete it to start over")
+    file.truncate(size)
+    if not size:
+        file.write(head)
+    done = content.count(b"\n", len(head))
     if done:
         say(f"resuming after line {done:,}")
-    else:
-        file.write(head)
     return done
 
 
+def write(file: BinaryIO, lines: Iterable[str]) -> None:
+    """Write whole lines, so that a reader sees them at once."""
+    file.write("".join(lines).encode())
+    file.flush()
+
+
 def translate_stream(
-    run: Run, texts: Texts, output: Output, format: str, total: int | None
+    run: Run, texts: Texts, file: BinaryIO, format: str, total: int | None, done: int
 ) -> None:
-    """Write the translations of all lines except the first `output.done`.
+    """Write the translations of all lines except the first `done`.
 
     `texts` are the sources and, optionally, a prefix for each.
     """
-    rows = enumerate(parallel(texts, run.config.data.bad_lines), start=1)
-    progress, cut = Progress("line", total, output.done), Report()
-    for window in windows(rows, output.done, run):
-        numbers, columns = zip(*window, strict=True)
-        sources, *starts = zip(*columns, strict=True)
-        start = starts[0] if starts else None
-        found = run.hypotheses(sources, start, format != "text", numbers[0], cut)
-        lines = zip(numbers, sources, found, strict=True)
-        output.write("".join(translation_line(format, *line) for line in lines))
+    rows = itertools.islice(parallel(texts), done, None)
+    progress = Progress("line", total, done)
+    for window in windows(rows, run.config.decode.read_ahead):
+        numbers, sources, *starts = zip(*window, strict=True)
+        prefixes = starts[0] if starts else None
+        found = run.hypotheses(sources, prefixes, details=format != "text")
+        outputs = zip(numbers, sources, found, strict=True)
+        write(file, [translation_line(format, *output) for output in outputs])
         progress.advance(len(window))
     progress.close()
-    warn_of_lines(cut)
 
 
-def parallel(texts: Texts, bad_lines: str) -> Iterator[list[str]]:
-    """Yield line i of all texts; `UserError` names a bad or a missing line."""
-    sides = [decode_lines(lines, name, bad_lines) for name, lines in texts]
+def parallel(texts: Texts) -> Iterator[tuple[Any, ...]]:
+    """Yield the number and the texts of each line; `UserError` names a bad or a missing line."""
+    sides = [decode_lines(lines, name) for name, lines in texts]
     for number, row in enumerate(itertools.zip_longest(*sides), start=1):
         if None in row:
             name, _ = texts[row.index(None)]
             raise UserError(f"{name}:{number}: missing line; the files must be parallel")
-        yield [*row]
+        yield number, *row
 
 
-def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:
+def score_stream(run: Run, corpus: Corpus, file: BinaryIO, format: str) -> tuple[float, int]:
     """Write the scores of all pairs; return the sum of log-probabilities and the token count."""
     total, tokens = 0.0, 0
-    pairs = read(corpus, run.config.data.bad_lines, Report(), strict=True)
-    for window in windows(pairs, 0, run):
+    for window in windows(read(corpus), run.config.decode.read_ahead):
         numbers, sources, targets = zip(*window, strict=True)
-        scored = run.score(sources, targets, numbers[0])
-        lines = zip(numbers, sources, targets, scored, strict=True)
-        output.write("".join(score_line(format, *line) for line in lines))
+        scored = run.score(sources, targets)
+        pairs = zip(numbers, sources, targets, scored, strict=True)
+        write(file, [score_line(format, *pair) for pair in pairs])
         total += sum(pair.log_prob for pair in scored)
         tokens += sum(len(pair.token_log_probs) for pair in scored)
     return total, tokens
 
 
-def windows(items: Iterator[Any], done: int, run: Run) -> Iterator[list[Any]]:
-    """Yield lists of successive items, without the first `done`."""
-    rest = itertools.islice(items, done, None)
-    while window := list(itertools.islice(rest, run.config.decode.read_ahead)):
+def windows(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of successive rows."""
+    while window := list(itertools.islice(rows, size)):
         yield window
 
 

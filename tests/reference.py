@@ -43,16 +43,10 @@ def attention(x_QD, memory_MD, may_see, params, config, positions="none"):
     if config.out_projection and biased:
         result = result + params["out"]["bias"]
 
-    def relative(name, q, m):
-        farthest = arguments("positions", config.positions)["max_distance"]
-        return params[name]["table"][min(max(m - q, -farthest), farthest) + farthest]
-
     def logit(query_K, key_K, h, q, m):
         if positions == "rotary":
             query_K, key_K = turned(query_K, q), turned(key_K, m)
         product = query_K @ key_K / (math.sqrt(d_k) if scaled else 1)
-        if positions == "relative":
-            product += query_K @ relative("relative_key", q, m) / math.sqrt(d_k)
         if positions == "alibi":
             product -= 2 ** (-8 * (h + 1) / heads) * abs(m - q)
         return product
@@ -69,8 +63,6 @@ def attention(x_QD, memory_MD, may_see, params, config, positions="none"):
             mixture = 0
             for weight, m in zip(softmax(logits), seen, strict=True):
                 value = memory_MD[m] @ w_v + b_v
-                if positions == "relative":
-                    value = value + relative("relative_value", q, m)
                 mixture = mixture + weight * value
             if config.out_projection:
                 result[q] += mixture @ params["out"]["kernel"][h]

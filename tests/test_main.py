@@ -101,7 +101,6 @@ def test_the_help_of_a_command_has_its_flags_and_keys_with_their_defaults(capsys
         shown[name] = capsys.readouterr().out
     assert "--prefix FILE" in shown["translate"]
     assert "--config.decode.beam_size 4" in shown["translate"]
-    assert "--config.data.bad_lines error" in shown["translate"]
     for elsewhere in ("--config.train.steps", "--profile", "--config CONFIG"):
         assert elsewhere in shown["train"]
         assert elsewhere not in shown["translate"]

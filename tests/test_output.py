@@ -12,7 +12,7 @@ import pytest
 
 from jformer.errors import RunError
 from jformer.main import main
-from jformer.stream import open_resumable
+from jformer.stream import open_output
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 
 pytestmark = pytest.mark.process
@@ -155,7 +155,7 @@ def test_only_the_same_command_resumes_a_file(job, run, tmp_path, capfd):
         assert partial.read_bytes() == before
     # These change no line.
     more = ["--config.decode.batch_size=1", "--config.decode.read_ahead=4"]
-    assert job(*more, "--config.data.bad_lines=replace") == 0
+    assert job(*more) == 0
     lines = in_lines((tmp_path / "out").read_bytes())
     assert lines == ["DONE", *run.translate(FEW)[1:]]
 
@@ -177,10 +177,10 @@ def test_whole_lines_are_done(tmp_path, content, done, kept):
     for _ in range(2):  # a job that fails again loses nothing
         with (
             contextlib.suppress(RunError),
-            open_resumable(str(tmp_path / "x"), {"a": 1}) as output,
+            open_output(str(tmp_path / "x"), {"a": 1}) as (_, lines),
         ):
-            assert output.done == done
+            assert lines == done
             raise RunError
-    with open_resumable(str(tmp_path / "x"), {"a": 1}):
+    with open_output(str(tmp_path / "x"), {"a": 1}):
         pass
     assert (tmp_path / "x").read_text() == kept

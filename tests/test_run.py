@@ -1,7 +1,5 @@
 """A run directory, opened from Python."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -72,7 +70,7 @@ def test_the_score_of_an_output_is_what_the_search_reported(run, decode):
 
 
 def test_lists_of_different_lengths_and_single_strings_are_refused(run):
-    with pytest.raises(UserError, match=r"\b1 prefix.*\b2 sentences"):
+    with pytest.raises(ValueError, match="shorter"):
         run.translate(["1", "2"], ["one"])
     with pytest.raises(ValueError, match="longer"):
         run.score(["1", "2"], ["one"])
@@ -113,7 +111,7 @@ def test_attention_has_the_weights_of_each_kind_and_the_tokens(run):
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
 
 
-def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, capsys):
+def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path):
     flags = small_flags(corpus_directory, tmp_path / "run")
     apart = ["--config.data.joint_vocabulary=False", "--config.model.tying=output"]
     apart += ["--config.data.test=", "--config.train.steps=3"]
@@ -121,8 +119,6 @@ def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, c
     run = jformer.load(tmp_path / "run")
     source, target = run.vocabularies.source, run.vocabularies.target
     assert source.size < target.size  # digits are few, words are many
-    sizes = rf"vocabulary.*\b{source.size:,}\b.*\b{target.size:,}\b"
-    assert re.search(sizes, capsys.readouterr().err)
     assert run.params["source_embedding"].shape == (source.size, 16)
     assert run.params["embedding"].shape == (target.size, 16)
     assert len(run.translate(["1 2 3"])) == 1

@@ -14,7 +14,6 @@ from jformer.decoding.scoring import Attention
 from jformer.decoding.translate import Hypothesis
 from jformer.run import Run, Scored
 from jformer.schema import walk
-from jformer.training.restore import Restored
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ("get_config", "load", "train")
@@ -91,7 +90,7 @@ def python_api() -> str:
     functions = [function(f"jformer.{name}", getattr(jformer, name)) for name in FUNCTIONS]
     methods = [function(f"run.{name}", getattr(Run, name)) for name in METHODS]
     errors = [f"### jformer.{error.__name__}\n\n{prose(error)}" for error in ERRORS]
-    attributes = f"{prose(Run)}\n\n{fields(Restored)}"
+    attributes = f"{prose(Run)}\n\n{fields(Run)}"
     vocabulary = f"`run.vocabulary`: {prose(Run.vocabulary)}"
     parts = ["## Functions", *functions, "## Run", attributes, vocabulary, *methods]
     parts += ["## Return types", *map(record, (Hypothesis, Scored, Attention))]

@@ -72,15 +72,15 @@ def table(results: list[turns.Result]) -> str:
 
 def write_corpus(prefix: Path, options: argparse.Namespace, number: int) -> None:
     """Write `number` pairs that repeat the original lines. Repeated lines end with their index."""
-    from jformer.data.corpora import Report, open_corpus, read
-    from jformer.data.phrases import read_phrases
+    from jformer.data.corpora import open_corpus, read
+    from jformer.data.datasets import read_phrases
 
     languages = options.languages.split(",")
     if options.prefix:
         corpus = open_corpus(options.prefix, *languages)
-        pairs = [pair[1:] for pair in read(corpus, "error", Report())]
+        pairs = [pair[1:] for pair in read(corpus)]
     else:
-        pairs = [*zip(*read_phrases(*languages)["train"], strict=True)]
+        pairs = read_phrases(*languages)["train"]
     for side, language in enumerate(languages):
         with open(f"{prefix}.{language}", "w", encoding="utf-8") as file:
             for i, pair in enumerate(itertools.islice(itertools.cycle(pairs), number)):

@@ -42,7 +42,7 @@ from pathlib import Path
 
 from experiments.benchmarks import turns
 from experiments.benchmarks.racers import MAKERS, Contender
-from jformer.data.corpora import open_corpus, read_lines
+from jformer.data.corpora import decode_lines, open_corpus, read_lines
 from jformer.errors import UserError
 from jformer.evaluation.scores import score
 
@@ -100,7 +100,7 @@ def write_texts(folder: Path, options: argparse.Namespace) -> list[str]:
     languages = options.languages.split(",")
     for name, prefix in (("train", options.train), ("validation", options.validation)):
         for language, path in zip(languages, open_corpus(prefix, *languages).files, strict=True):
-            lines = [line.decode("utf-8").lower() for line in read_lines(path)]
+            lines = [line.lower() for line in decode_lines(read_lines(path), str(path))]
             write_lines(folder / f"{name}.{language}", lines)
             if name == "validation":
                 write_lines(folder / f"one_pair.{language}", lines[:1])

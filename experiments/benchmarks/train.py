@@ -128,7 +128,7 @@ def make_batches(config: Config, rows: int, length: int) -> list[Batch]:
         lengths = rng.integers(shortest, longest + 1, number)
         flat = rng.integers(EOS + 1, V, lengths.sum(), np.int32)
         flat[np.cumsum(lengths) - 1] = EOS
-        sides.append(Ragged.from_lengths(flat, lengths))
+        sides.append(Ragged(flat, lengths))
     pairs, everything = TokenPairs(*sides), np.arange(number)
     S, T = pairs.lengths(everything)
     if packed:

@@ -254,7 +254,7 @@ print("largest difference:", jnp.abs(reversed_after - reversed_before).max())
 # 41,000 entries (see `docs/differences.md`).
 
 # %%
-from jformer.training.restore import parameter_shapes
+from jformer.run import parameter_shapes
 
 show(Transformer.embed)
 

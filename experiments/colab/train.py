@@ -98,9 +98,9 @@ SOURCE, TARGET = "example.de", "example.en"
 LANGUAGES = {"data.source_language": "de", "data.target_language": "en"}
 
 # %%
-from jformer.data.phrases import read_phrases
+from jformer.data.datasets import read_phrases
 
-german, english = read_phrases("de", "en", 8000)["train"]
+german, english = zip(*read_phrases("de", "en", 8000)["train"], strict=True)
 for name, lines in {"example.de": german, "example.en": english}.items():
     Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 

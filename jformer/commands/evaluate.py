@@ -29,8 +29,7 @@ def main(args: Any) -> int:
         raise UserError("--references: requires --data=PAIRS")
 
     from jformer.results import named_test_set, own_test_sets, score_all
-    from jformer.run import load
-    from jformer.training.restore import run_and_checkpoint
+    from jformer.run import load, run_and_checkpoint
 
     if args.data:
         tests = {args.data: named_test_set(args.data, args.references, config)}

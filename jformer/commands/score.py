@@ -8,7 +8,7 @@ from typing import Any
 from jformer import cli
 from jformer.components import find
 from jformer.console import say
-from jformer.data.corpora import Report, read
+from jformer.data.corpora import read
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -26,10 +26,10 @@ def main(args: Any) -> int:
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
-    for _ in read(corpus, config.data.bad_lines, Report(), strict=True):
+    for _ in read(corpus):
         pass  # raises for a bad line before any work
     run = cli.open_run(args, config)
-    with open_output(args.output) as output:
+    with open_output(args.output) as (output, _):
         total, tokens = score_stream(run, corpus, output, args.format)
     if tokens:
         mean = perplexity(-total, tokens)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.data.corpora import read_lines, require_file, without_ends
+from jformer.data.corpora import read_lines, require_file
 from jformer.errors import UserError
 from jformer.files import sha256_of
 
@@ -31,24 +31,21 @@ def main(args: Any) -> int:
     files = [require_file(Path(name)) for name in (args.input, args.prefix) if name]
 
     from jformer.results import made_by
-    from jformer.stream import open_output, open_resumable, parallel, translate_stream
+    from jformer.stream import open_output, parallel, translate_stream
 
     total = None
     if args.input:  # a bad or a missing line is an error before any work
-        total = sum(1 for _ in parallel(open_texts(args), config.data.bad_lines))
-    run = cli.open_run(args, config)
+        total = sum(1 for _ in parallel(open_texts(args)))
+    run, job = cli.open_run(args, config), None
     if args.input and args.output:
         inputs = [sha256_of(file) for file in files]
-        job = {"inputs": inputs, "format": args.format, **made_by(run)}
-        opened = open_resumable(args.output, job)
-    else:
-        opened = open_output(args.output)
-    with opened as output:
-        translate_stream(run, open_texts(args), output, args.format, total)
+        job = {"inputs": inputs, "workdir": args.workdir, "format": args.format, **made_by(run)}
+    with open_output(args.output, job) as (output, done):
+        translate_stream(run, open_texts(args), output, args.format, total, done)
     return 0
 
 
 def open_texts(args: Any) -> list[tuple[str, Any]]:
     """Return the name and the lines of the input and, if given, of the prefixes."""
     texts = [(name, read_lines(Path(name))) for name in (args.input, args.prefix) if name]
-    return texts if args.input else [("standard input", without_ends(sys.stdin.buffer)), *texts]
+    return texts if args.input else [("standard input", sys.stdin.buffer), *texts]

@@ -118,7 +118,7 @@ class ModelConfig(Section):
             is_chosen
             and self.compute_dtype == "bfloat16"
             and name_of(self.attention) == "dot_product"
-            and name_of(self.positions) not in ("relative", "alibi", "")
+            and name_of(self.positions) not in ("alibi", "")
             and self.attention_dropout == 0
             and self.key_width == self.value_width
             and self.key_width % 8 == 0
@@ -152,9 +152,8 @@ class DataConfig(Section):
     test: str = paths("test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     scorer: str = component("translation", "scorer", "scores of a test set")
     bad_lines: str = choice(
-        "lines with invalid UTF-8 or a wrong number of columns", "error", "replace", "skip"
+        "training lines with invalid UTF-8 or a wrong number of columns", "error", "skip"
     )
-    long_pairs: str = choice("training pairs with more than max_length tokens", "skip", "truncate")
     max_length: int = key(256, "maximum tokens of a source, a target or a packed row", ">= 2")
     tokenizer: str = component("byte_bpe", "tokenizer", "sub-word algorithm; Section 5.1")
     target_tokenizer: str = component(
@@ -281,8 +280,8 @@ class ParallelConfig(Section):
 
     def check(self) -> None:
         super().check()
-        if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
-            raise self.wrong("backend", "requires fsdp=1 and model=1; set it to jit")
+        if self.backend == "pmap" and (self.fsdp, self.model, self.coordinator) != (1, 1, ""):
+            raise self.wrong("backend", "requires fsdp=1, model=1 and one process; set it to jit")
         if self.coordinator not in ("", "auto") and not self.address:
             raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
 

@@ -11,22 +11,22 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from jformer.components import find, split_list
-from jformer.config import BOS, PAD, Config, DataConfig
-from jformer.data.tokens import Ragged, TokenPairs, choose
+from jformer.config import BOS, PAD, Config
+from jformer.data.tokens import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies
 
 Batch = dict[str, np.ndarray]
 # A random version of all pairs.
 Augment = Callable[[TokenPairs, np.random.Generator], TokenPairs]
 Position = dict[str, int]  # the epoch, its next batch, and the total number of batches so far
-# The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
-Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
+# The pairs in each row, sorted by shape, and the number of rows of each shape.
+Arrangement = tuple[Ragged, np.ndarray]
 
 PREFETCHED = 8  # batches built ahead of the current one
 ROW_MULTIPLE = 8  # batch rows are multiples, to divide among devices
@@ -48,8 +48,6 @@ class Buckets:
     The source and target lengths of the shapes are multiples of `multiple`.
     """
 
-    packed = False
-
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int, multiple: int):
         lengths = sorted(bucket_lengths(S, T, number, multiple), key=sum, reverse=True)
         self.shapes = [(rows_that_fit(batch_tokens, max(pair)), *pair) for pair in lengths]
@@ -66,8 +64,8 @@ class Buckets:
             larger = [k for k in range(number) if np.all(np.array(self.shapes[k][1:]) >= (s, t))]
             if larger and len(left) * sum(self.shapes[larger[-1]][1:]) < height * (s + t):
                 shape_of[left] = larger[-1]
-        rows = np.bincount(shape_of, minlength=len(self.shapes))
-        return np.argsort(shape_of, kind="stable"), np.ones(len(S), np.int32), rows
+        rows = Ragged(np.argsort(shape_of, kind="stable"), np.ones(len(S), np.int32))
+        return rows, np.bincount(shape_of, minlength=len(self.shapes))
 
     def smallest(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
         """Return the number of the smallest shape that each pair fits."""
@@ -131,8 +129,6 @@ class Packing:
     proportion to its tokens: a multiple of `multiple`, or the length of the longest pair.
     """
 
-    packed = True
-
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int, multiple: int):
         longer = int(max(S.sum(), T.sum()))
         widths = []
@@ -160,17 +156,15 @@ class Packing:
             row.free_T -= t
             row.pairs.append(pair)
         complete += [row.pairs for row in rows]
-        counts = np.array([len(pairs) for pairs in complete], np.int32)
-        return np.concatenate(complete), counts, np.array([len(complete)])
+        return Ragged.from_rows(complete), np.array([len(complete)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """The pairs of an epoch in row order, and its batches as ranges of rows."""
+    """The rows of an epoch, and its batches as ranges of rows."""
 
     pairs: TokenPairs
-    members: np.ndarray  # indices into `pairs`
-    row_offsets: np.ndarray  # row r has members[row_offsets[r] : row_offsets[r + 1]]
+    rows: Ragged  # indices into `pairs`
     batches: np.ndarray  # (number of the shape, first row, end row) of each
 
     def __len__(self) -> int:
@@ -181,7 +175,7 @@ class Epoch:
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
-    `augment` draws the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
+    `augments` draw the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
     the layout keeps its original tokens.
     """
 
@@ -189,7 +183,7 @@ class Batches:
     rows: np.ndarray
     layout: Buckets | Packing
     seed: int
-    augment: Augment | None = None
+    augments: Sequence[Augment] = ()
 
     def __post_init__(self) -> None:
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
@@ -198,20 +192,19 @@ class Batches:
         rng = np.random.default_rng((self.seed, number))
         order = rng.permutation(self.rows)
         pairs, shapes = self.pairs, self.layout.shapes
-        if self.augment is not None:
-            drawn = self.augment(pairs, rng)
+        if self.augments:
+            drawn = augmented(pairs, self.augments, rng)
             S, T = (side.lengths for side in drawn)
             fits = np.any([(s >= S) & (t >= T) for _, s, t in shapes], axis=0)
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
-        by_row, counts, rows_of_shapes = self.layout.arrange(*pairs.lengths(order))
-        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+        rows, rows_of_shapes = self.layout.arrange(*pairs.lengths(order))
         batches, first = [], 0
         for shape, (height, _, _) in enumerate(shapes):
             end = first + int(rows_of_shapes[shape])
             batches += [(shape, i, min(i + height, end)) for i in range(first, end, height)]
             first = end
         shuffled = np.array(batches, np.int32)[rng.permutation(len(batches))]
-        return Epoch(pairs, order[by_row], offsets, shuffled)
+        return Epoch(pairs, Ragged(order[rows.flat], rows.lengths), shuffled)
 
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
         """Return batch `number` of an epoch, or one of `parts` equal parts of its rows.
@@ -223,12 +216,9 @@ class Batches:
         shape, first, last = plan.batches[number]
         height, S, T = self.layout.shapes[shape]
         height = -(-height // parts)
-        begin = min(first + part * height, last)
-        end = min(begin + height, last)
-        offsets = plan.row_offsets[begin : end + 1]
-        members = plan.members[offsets[0] : offsets[-1]]
-        row = np.repeat(np.arange(end - begin), np.diff(offsets))
-        sources, targets = (side.take(members) for side in plan.pairs)
+        rows = plan.rows.take(np.arange(first, last)[part * height :][:height])
+        row = np.repeat(np.arange(len(rows)), rows.lengths)  # of each pair
+        sources, targets = (side.take(rows.flat) for side in plan.pairs)
 
         def padded(width: int, texts: Ragged, values: np.ndarray) -> np.ndarray:
             """Concatenate the texts of each row, starting at its first position."""
@@ -242,7 +232,7 @@ class Batches:
             "target_BT": padded(T, targets, shift_right(targets)),
             "labels_BT": padded(T, targets, targets.flat),
         }
-        if self.layout.packed:
+        if isinstance(self.layout, Packing):
             segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
             source_segment = np.repeat(segment, sources.lengths)
             target_segment = np.repeat(segment, targets.lengths)
@@ -254,8 +244,14 @@ class Batches:
         """Return the fraction of the first epoch's positions, on both sides, that are tokens."""
         plan = self.epoch(0)
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
-        tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))
+        tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.rows.flat))
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
+
+
+def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
+    """Return row i of `a` if `first[i]` is true, else row i of `b`."""
+    both = Ragged(np.append(a.flat, b.flat), np.append(a.lengths, b.lengths))
+    return both.take(np.arange(len(a)) + np.where(first, 0, len(a)))
 
 
 def shift_right(texts: Ragged) -> np.ndarray:
@@ -283,14 +279,11 @@ def iterate(
             yield made, {"epoch": epoch, "batch": batch, "taken": taken}
 
     made = batches_from(**(position or {"epoch": 0, "batch": 0, "taken": 0}))
-    thread = ThreadPoolExecutor(1)
-    try:
+    with ThreadPoolExecutor(1) as thread:
         coming = deque(thread.submit(next, made, None) for _ in range(PREFETCHED))
         while item := coming.popleft().result():
             coming.append(thread.submit(next, made, None))
             yield item
-    finally:
-        thread.shutdown(cancel_futures=True)
 
 
 def make_batches(
@@ -298,32 +291,26 @@ def make_batches(
 ) -> Batches:
     """Return the batches of the training pairs `rows`, with the layout of the config."""
     data, tokens = config.data, config.train.batch_tokens
-    augment = make_augment(data, vocabularies)
-    S, T = pairs.lengths(rows)
-    if augment:
-        # The layout fits one random version of each pair, as a sample of all epochs' versions.
-        drawn = augment(pairs, np.random.default_rng(config.seed))
-        drawn_S, drawn_T = drawn.lengths(rows)
-        S = np.maximum(S, drawn_S.clip(max=data.max_length))
-        T = np.maximum(T, drawn_T.clip(max=data.max_length))
+    names = split_list(data.augment)
+    parts = [find("config.data.augment", "augmentation", name) for name in names]
+    augments = [part(vocabularies) for part in parts]
+    # The layout fits one random version of each pair, as a sample of all epochs' versions.
+    drawn = augmented(pairs, augments, np.random.default_rng(config.seed))
+    S, T = (
+        np.maximum(plain, new.clip(max=data.max_length))
+        for plain, new in zip(pairs.lengths(rows), drawn.lengths(rows), strict=True)
+    )
     layout: Buckets | Packing
     if data.batching == "packed":
         layout = Packing(S, T, tokens, data.max_length, data.length_multiple)
     else:
         layout = Buckets(S, T, tokens, data.num_buckets, data.length_multiple)
-    return Batches(pairs, rows, layout, config.seed, augment)
+    return Batches(pairs, rows, layout, config.seed, augments)
 
 
-def make_augment(data: DataConfig, vocabularies: Vocabularies) -> Augment | None:
-    """Return a function that applies all of `data.augment` in turn, or None if it is empty."""
-    steps = [
-        find("config.data.augment", "augmentation", text)(vocabularies)
-        for text in split_list(data.augment)
-    ]
-
-    def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
-        for step in steps:
-            pairs = step(pairs, rng)
-        return pairs
-
-    return augment if steps else None
+def augmented(
+    pairs: TokenPairs, augments: Sequence[Augment], rng: np.random.Generator
+) -> TokenPairs:
+    for augment in augments:
+        pairs = augment(pairs, rng)
+    return pairs

@@ -10,21 +10,19 @@ The text is streamed: memory does not grow with the corpus, except for a few num
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import logging
 import os
 import shutil
-import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import ArrayLike
 
 from jformer import components
 from jformer.config import EOS, DataConfig
@@ -32,14 +30,13 @@ from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
+from jformer.files import writing
 
 log = logging.getLogger(__name__)
 
-VERSION = 8  # of the entry format and the reading of files; raise it to rebuild all entries
+VERSION = 9  # of the entry format and the reading of files; raise it to rebuild all entries
 MAX_CACHE_BYTES = 50 * 2**30  # about five corpora as large as WMT14 English-French
-UNUSED_SECONDS = 7 * 24 * 3600  # until an entry may be removed: no run uses it by then
 CHUNK = 10_000  # pairs tokenized together
-SIDES = ("source", "target")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,23 +44,19 @@ class Ragged:
     """Rows of different lengths in one array; row i is `flat[offsets[i] : offsets[i + 1]]`."""
 
     flat: np.ndarray  # may be a memory-mapped file
-    offsets: np.ndarray
+    lengths: np.ndarray
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> Self:
         flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
-        return cls.from_lengths(flat, [len(row) for row in rows])
+        return cls(flat, np.array([len(row) for row in rows], np.int32))
 
-    @classmethod
-    def from_lengths(cls, flat: np.ndarray, lengths: ArrayLike) -> Self:
-        return cls(flat, np.append(0, np.cumsum(lengths, dtype=np.int64)))
+    @functools.cached_property
+    def offsets(self) -> np.ndarray:
+        return np.append(0, np.cumsum(self.lengths, dtype=np.int64))
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets).astype(np.int32)
+        return len(self.lengths)
 
     def rows(self) -> list[list[int]]:
         ids = self.flat.tolist()
@@ -71,11 +64,10 @@ class Ragged:
 
     def take(self, rows: np.ndarray) -> "Ragged":
         """Return the given rows, in memory."""
-        begins = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - begins
-        shifts = begins - np.cumsum(lengths) + lengths
+        lengths = self.lengths[rows]
+        shifts = self.offsets[rows] - np.cumsum(lengths) + lengths
         taken = self.flat.take(np.repeat(shifts, lengths) + np.arange(lengths.sum()))
-        return Ragged.from_lengths(taken, lengths)
+        return Ragged(taken, lengths)
 
 
 class TokenPairs(NamedTuple):
@@ -89,40 +81,23 @@ class TokenPairs(NamedTuple):
         return self.sources.lengths[rows], self.targets.lengths[rows]
 
 
-def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
-    """Return row i of `a` if `first[i]` is true, else row i of `b`."""
-    if first.all():
-        return a
-    both = Ragged(np.append(a.flat, b.flat), np.append(a.offsets, a.offsets[-1] + b.offsets[1:]))
-    rows = np.arange(len(first))
-    return both.take(np.where(first, rows, len(a) + rows))
-
-
-@dataclasses.dataclass(frozen=True)
-class Tokenized:
+class Tokenized(NamedTuple):
     """Token ids of the training pairs without an empty side, and the origin of each pair."""
 
     pairs: TokenPairs
     rows: np.ndarray  # the pairs of an epoch, without long pairs and repeated by `data.weights`
     places: np.ndarray  # (pairs, 2): the number of each pair's corpus, and its line number
-    names: list[str]  # of the corpora, in messages
     report: Report
-
-    def name(self, pair: int) -> str:
-        """Return the file and the line of a pair."""
-        corpus, line = self.places[pair]
-        return f"{self.names[corpus]}:{line}"
 
 
 def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
     """Learn vocabularies from all training pairs, or load the files that `data` names."""
     external = [Vocabulary.load(Path(x)).hash if x else "" for x in data.vocabulary_files]
-    tokenizers = component_key(data.tokenizer, data.target_tokenizer)
-    settings = [data.vocabulary_size, data.joint_vocabulary, tokenizers, external]
+    settings = [data.vocabulary_size, data.joint_vocabulary, external]
 
     def texts() -> Iterator[tuple[str, str]]:
         for corpus in corpora:
-            yield from ((row[1], row[2]) for row in read(corpus, data.bad_lines, Report()))
+            yield from ((row[1], row[2]) for row in read(corpus, data.bad_lines))
 
     def build(folder: Path) -> None:
         log.info("vocabulary  into %s ...", folder.parent)
@@ -136,41 +111,57 @@ def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
 def tokenize_corpora(
     corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
-    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` is truncate."""
-    limit = data.max_length if data.long_pairs == "truncate" else None
-
-    def build(folder: Path) -> None:
-        write_tokens(folder, corpora, vocabularies, data)
-
-    folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash, limit], build)
-    pairs, places, report = open_entry(folder)
-    names = [corpus.names[0] for corpus in corpora]
+    """Return all pairs of the corpora, concatenated, and the rows to train on."""
+    write = functools.partial(write_tokens, corpora=corpora, vocabularies=vocabularies, data=data)
+    folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash], write)
+    report = Report(json.loads((folder / "report.json").read_text()))
+    index = np.fromfile(folder / "index", np.int32).reshape(-1, 4)
+    places, lengths = index[:, :2], index[:, 2:]
+    files = [folder / "source", folder / "target"]
+    if [file.stat().st_size for file in files] != (4 * lengths.sum(axis=0)).tolist():
+        raise UserError(f"{folder}: corrupt cache entry; delete this folder and rerun")
+    fits = (lengths <= data.max_length).all(axis=1)
     weights = np.array(data.corpus_weights(len(corpora)))[places[:, 0]]
-    too_long = np.any([side.lengths > data.max_length for side in pairs], axis=0)
-    rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * ~too_long)
-    tokenized = Tokenized(pairs, rows, places, names, report)
-    for pair in np.flatnonzero(too_long):
-        report.add("too_long", tokenized.name(int(pair)))
-    if too_long.all():
-        raise nothing_to_train_on(corpora, report)
-    return tokenized
+    rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * fits)
+    for corpus, line in places[~fits]:
+        report.add("above_max_length", f"{corpora[corpus].names[0]}:{line}")
+    if not len(rows):
+        names = ", ".join(corpus.names[0] for corpus in corpora)
+        raise UserError(f"{names}: no pair to train on; {report}")
+    ids = [np.memmap(file, np.int32, "r") for file in files]
+    return Tokenized(TokenPairs(*map(Ragged, ids, lengths.T)), rows, places, report)
 
 
-def nothing_to_train_on(corpora: list[Corpus], report: Report) -> UserError:
-    names = ", ".join(dict.fromkeys(name for corpus in corpora for name in corpus.names))
-    return UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
+def write_tokens(
+    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
+) -> None:
+    """Write int32 files of ids and, for each pair, the corpus, the line and both lengths."""
+    log.info("tokenizing  into %s ...", folder.parent)
+    report = Report()
+    with (
+        contextlib.closing(Progress("pair", None)) as progress,
+        (folder / "source").open("wb") as source_file,
+        (folder / "target").open("wb") as target_file,
+        (folder / "index").open("wb") as index_file,
+    ):
+        for number, corpus in enumerate(corpora):
+            pairs = read(corpus, data.bad_lines, report)
+            while chunk := list(itertools.islice(pairs, CHUNK)):
+                lines, sources, targets = zip(*chunk, strict=True)
+                ids = tokenize(Split(sources, targets), vocabularies, data)
+                columns = [[number] * len(lines), lines, ids.sources.lengths, ids.targets.lengths]
+                source_file.write(ids.sources.flat.data)
+                target_file.write(ids.targets.flat.data)
+                index_file.write(np.array(columns, np.int32).T.tobytes())
+                progress.advance(len(lines))
+    (folder / "report.json").write_text(json.dumps(report.decisions))
 
 
 def tokenize(split: Split, vocabularies: Vocabularies, data: DataConfig) -> TokenPairs:
     """Return the token ids of all texts, without cutting any."""
-    return TokenPairs(*map(Ragged.from_rows, encode(split, vocabularies, data)))
-
-
-def encode(split: Split, vocabularies: Vocabularies, data: DataConfig) -> list[list[list[int]]]:
-    """Return the ids of all sources and of all targets, each text with its EOS."""
     texts = model_sources(split.sources, vocabularies, data), split.targets
-    ids = [vocabulary.encode(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
-    return [[[*text, EOS] for text in side] for side in ids]
+    sides = [vocabulary.encode(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
+    return TokenPairs(*(Ragged.from_rows([[*ids, EOS] for ids in side]) for side in sides))
 
 
 def model_sources(
@@ -181,95 +172,16 @@ def model_sources(
     return [scorer.source(sentence, vocabularies) for sentence in sentences]
 
 
-def write_tokens(
-    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
-) -> None:
-    """Write all files of a cache entry; see `open_entry`."""
-    log.info("tokenizing  into %s ...", folder.parent)
-    report = Report()
-    index: dict[str, list[np.ndarray]] = {"places": [], "source": [], "target": []}
-    with (
-        contextlib.closing(Progress("pair", None)) as progress,
-        (folder / "source.ids").open("wb") as source_file,
-        (folder / "target.ids").open("wb") as target_file,
-    ):
-        for places, pairs in tokenized_chunks(corpora, vocabularies, data, report):
-            source_file.write(pairs.sources.flat.data)
-            target_file.write(pairs.targets.flat.data)
-            index["places"].append(places)
-            index["source"].append(pairs.sources.lengths)
-            index["target"].append(pairs.targets.lengths)
-            progress.advance(len(places))
-    if not index["places"]:
-        raise nothing_to_train_on(corpora, report)
-    arrays: dict[str, Any] = {name: np.concatenate(parts) for name, parts in index.items()}
-    np.savez(folder / "index.npz", **arrays, decisions=json.dumps(report.decisions))
-
-
-def tokenized_chunks(
-    corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig, report: Report
-) -> Iterator[tuple[np.ndarray, TokenPairs]]:
-    """Yield the places and the token ids of up to `CHUNK` pairs at a time."""
-    for number, corpus in enumerate(corpora):
-        pairs = pairs_with_text(corpus, data.bad_lines, report)
-        while chunk := list(itertools.islice(pairs, CHUNK)):
-            lines, sources, targets = zip(*chunk, strict=True)
-            ids = encode(Split(sources, targets), vocabularies, data)
-            for line, *pair in zip(lines, *ids, strict=True):
-                if data.long_pairs == "truncate" and truncate(pair, data.max_length):
-                    report.add("truncated", f"{corpus.names[0]}:{line}")
-            places = np.array([(number, line) for line in lines], np.int32)
-            yield places, TokenPairs(*map(Ragged.from_rows, ids))
-
-
-def truncate(pair: list[list[int]], limit: int) -> bool:
-    """Cut both texts to `limit` ids, EOS included; return whether one was longer."""
-    is_longer = any(len(ids) > limit for ids in pair)
-    for ids in pair:
-        del ids[limit - 1 : -1]
-    return is_longer
-
-
-def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tuple[int, str, str]]:
-    """Yield the line number and the texts of each pair; report pairs with an empty side."""
-    for number, source, target in read(corpus, policy, report):
-        if source.strip() and target.strip():
-            yield number, source, target
-        else:
-            report.add("empty", f"{corpus.names[0]}:{number}")
-
-
-def open_entry(folder: Path) -> tuple[TokenPairs, np.ndarray, Report]:
-    """Return pairs, places and report of an entry; `UserError` if a file is missing or cut."""
-    sides = []
-    try:
-        with (folder / "index.npz").open("rb") as file:
-            index = dict(np.load(file))
-        for side in SIDES:
-            shape = (int(index[side].sum()),)
-            ids = np.memmap(folder / f"{side}.ids", np.int32, "r", shape=shape)
-            sides.append(Ragged.from_lengths(ids, index[side]))
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{folder}: corrupt cache entry ({error}); delete this folder and rerun"
-        ) from error
-    return TokenPairs(*sides), index["places"], Report(json.loads(str(index["decisions"])))
-
-
 def text_key(corpora: list[Corpus], data: DataConfig) -> list:
     """Return everything that determines the text: the bytes of the files and how they are read.
 
-    A file's name determines its format, and the languages select columns. The options of the data
-    set may change the text, and a user's files may do anything. Folders are not included.
+    A file's name determines its format, and the languages select columns. Folders are not included.
     """
     digests = [digest for corpus in corpora for _, digest in corpus.hashes]
     names = [path.name for corpus in corpora for path in corpus.files]
-    return [digests, names, data.languages, data.bad_lines, component_key(data.name, data.scorer)]
-
-
-def component_key(*texts: str) -> list:
-    """Return component strings without folders, and the hashes of the user's files."""
-    return [*map(components.without_folders, texts), components.hashes_of(texts)]
+    parts = [data.name, data.scorer, data.tokenizer, data.target_tokenizer]
+    own = [*map(components.without_folders, parts), components.hashes_of(parts)]
+    return [digests, names, data.languages, data.bad_lines, own]
 
 
 def cache_folder(data: DataConfig) -> Path:
@@ -279,37 +191,31 @@ def cache_folder(data: DataConfig) -> Path:
 
 def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
     """Return the folder of a cache entry, which `build` fills if it does not exist yet."""
-    key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps([VERSION, depends_on]).encode()).hexdigest()[:24]
     root = cache_folder(data)
     folder, partial = root / f"{kind}-{key}", root / f"{kind}-{key}.partial"
-    try:
-        if not folder.exists():
+    if not folder.exists():
+        with writing(f"config.data.cache={root}"):
             root.mkdir(parents=True, exist_ok=True)
-            with FileLock(root / f"{kind}-{key}.lock"):
+            with FileLock(f"{folder}.lock"):
                 if not folder.exists():  # otherwise another run has just built it
                     shutil.rmtree(partial, ignore_errors=True)  # from a killed run
                     partial.mkdir()
                     build(partial)
                     partial.rename(folder)
-            with contextlib.suppress(FileNotFoundError):  # another process removed it
-                remove_old_entries(root)
-    except OSError as error:
-        raise UserError(
-            f"config.data.cache={root}: cannot be written ({error.strerror or error}); "
-            f"set config.data.cache=FOLDER"
-        ) from error
-    with contextlib.suppress(OSError):  # the entry may be another user's
+    with contextlib.suppress(OSError):  # the cache may be another user's
         os.utime(folder)  # the time of its last use
+        remove_old_entries(root)
     return folder
 
 
 def remove_old_entries(root: Path) -> None:
-    """Remove the least recently used tokens beyond `MAX_CACHE_BYTES`."""
-    folders = [path.parent for path in root.glob("tokens-*/index.npz")]
+    """Remove the tokens beyond `MAX_CACHE_BYTES` of those used later."""
     total = 0
+    folders = [path.parent for path in root.glob("tokens-*/report.json")]
     for folder in sorted(folders, key=os.path.getmtime, reverse=True):
-        total += sum(path.stat().st_size for path in folder.iterdir())
-        unused = time.time() - os.path.getmtime(folder)
-        if total > MAX_CACHE_BYTES and unused > UNUSED_SECONDS:
-            log.info("removing %s, unused for a week, from the cache", folder)
+        if total > MAX_CACHE_BYTES:
+            log.info("removing %s from the cache", folder)
             shutil.rmtree(folder, ignore_errors=True)
+        else:
+            total += sum(path.stat().st_size for path in folder.iterdir())

@@ -11,23 +11,21 @@ longer sources.
 
 import dataclasses
 import functools
-import itertools
 import os
-import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import Array
 
 from jformer.components import find
-from jformer.config import EOS, DecodeConfig
+from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding import ensemble
-from jformer.decoding.constraints import NO_RULES, Rules
+from jformer.decoding.constraints import NO_RULES, Rules, Task
 from jformer.decoding.ensemble import Models
 from jformer.decoding.search import Hypotheses, Search, Sentence, advance, init_search, result_of
 from jformer.errors import explaining_out_of_memory
@@ -35,17 +33,16 @@ from jformer.errors import explaining_out_of_memory
 MIN_BUCKET = 16  # source positions of the smallest bucket; each next one doubles
 PARTS = 8  # a pool is refilled when this share of its slots is empty
 SLOTS_PER_THREAD = 16  # with fewer slots, a search is mostly overhead
+KEYS = ("beam_size", "n_best", "length_penalty", "length_penalty_beta", "min_length")
 
-# A search is compiled for `beam_size`, takes these keys as arguments, and uses no others.
-ARGUMENTS = ("n_best", "length_penalty", "length_penalty_beta", "min_length")
+# A compiled search takes the last three keys as arguments, and uses no others.
 jax.tree_util.register_pytree_node(
     DecodeConfig,
-    lambda config: ([getattr(config, name) for name in ARGUMENTS], config.beam_size),
-    lambda W, values: DecodeConfig(beam_size=W, **dict(zip(ARGUMENTS, values, strict=True))),
+    lambda x: ((x.length_penalty, x.length_penalty_beta, x.min_length), (x.beam_size, x.n_best)),
+    lambda static, values: DecodeConfig(**dict(zip(KEYS, (*static, *values), strict=True))),
 )
 
 State = tuple[Sentence, Search]
-Static = tuple[Models, int]  # static arguments of compiled programs: the models, and W hypotheses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Request:
     source: list[int]
     prefix: list[int]
     seed: int
-    spans: Sequence[tuple[int, int]] = ()  # one per token of the prefix, see prefixes.py
+    spans: Sequence[tuple[int, int]] = ()  # one per token of the prefix, see constraints.py
     given: Any = None  # for a constraint, like `progress`
     progress: Any = None
 
@@ -72,13 +69,97 @@ class Request:
         return max(limit, config.min_length + 1, len(self.prefix) + 1)
 
 
-class Settings(NamedTuple):
-    """The arguments of a compiled program that all searches of a pool share."""
+@struct.dataclass
+class Decoder:
+    """Models with their parameters and the settings of a search."""
 
+    models: Models = struct.field(pytree_node=False)
     params: tuple[Any, ...]
     config: DecodeConfig
-    strategy: Any  # the component that extends the hypotheses
-    rules: Rules
+    max_length: int = struct.field(pytree_node=False)  # source positions, EOS included
+
+    def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> list[Hypotheses]:
+        """Decode all requests, and return the hypotheses of each."""
+        batch_size = self.config.batch_size
+        threads, slots = 1, min(slots_for(len(requests)), batch_size)
+        part = slots
+        if len(requests) > batch_size:
+            threads = thread_count(batch_size)
+            slots = batch_size // threads
+            part = max(1, slots // PARTS)
+        order = sorted(
+            range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
+        )
+        # Each thread gets sentences of all lengths, so that all end at about the same time.
+        queues = [order[n::threads] for n in range(threads)]
+        found: dict[int, Hypotheses] = {}
+        with (
+            explaining_out_of_memory("while decoding: lower config.decode.batch_size"),
+            ThreadPoolExecutor(threads) as executor,
+        ):
+            run = functools.partial(self.run_pool, requests, rules, slots, part)
+            pools = [executor.submit(run, queue) for queue in queues]
+            try:
+                for pool in as_completed(pools):
+                    found |= pool.result()
+            finally:
+                for queue in queues:  # an error or Ctrl-C also ends the other threads
+                    queue.clear()
+        return [found[n] for n in range(len(requests))]
+
+    def run_pool(
+        self, requests: Sequence[Request], rules: Rules, slots: int, part: int, queue: list[int]
+    ) -> dict[int, Hypotheses]:
+        """Decode the requests with the indices in `queue`, which has the longest first.
+
+        The pool is refilled with `part` requests at a time. If that is all slots, T suffices for
+        every output of a bucket, so that no output compiles another program.
+        """
+        config = self.config
+        strategy = find("config.decode.search", "search", config.search)
+        strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
+        in_slots: dict[int, int] = {}  # the request in each slot
+        found: dict[int, Hypotheses] = {}
+        state, shape = None, (0, 0)
+        max_t = 0  # of the unfinished searches
+        while queue or in_slots:
+            current = [*in_slots.values(), *queue[:1]]
+            bucket = max(requests[n].bucket for n in current)
+            new_shape = self.shape(bucket, max_t, part == slots)
+            if new_shape != shape:
+                shape = new_shape
+                batch = stack([requests[current[0]]] * part, config, *shape)
+                state = resize(self, strategy, slots, state, *batch)
+
+            while queue and slots - len(in_slots) >= part:
+                free = [slot for slot in range(slots) if slot not in in_slots]
+                rows = list(zip(free, queue[:part], strict=False))
+                del queue[:part]
+                in_slots |= rows
+                rows += rows[-1:] * (part - len(rows))  # the last request also fills missing rows
+                batch = stack([requests[n] for _, n in rows], config, *shape)
+                slots_R = np.array([slot for slot, _ in rows])
+                state = insert(self, strategy, state, slots_R, *batch)
+
+            min_waiting = min(slots, slots - len(in_slots) + part)
+            state, seen = run_searches(self, strategy, rules, state, min_waiting)
+            busy, t, hypotheses = jax.device_get(seen)
+            max_t = np.max(t, where=busy, initial=0)
+            for slot in [slot for slot in in_slots if not busy[slot]]:
+                found[in_slots.pop(slot)] = jax.tree.map(lambda x, n=slot: x[n], hypotheses)
+        return found
+
+    def shape(self, bucket: int, max_t: int, for_all: bool) -> tuple[int, int]:
+        """Return S and T of a pool, with T `for_all` outputs or only for most.
+
+        If a search has reached the end of T, the shape is that of longer sources.
+        """
+        config = self.config
+        max_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
+        T = max_T if for_all else min(max(bucket + 16, bucket * 3 // 2), max_T)
+        if max_t >= T - 1:
+            return self.shape(2 * bucket, max_t, for_all)
+        return min(bucket, self.max_length), T
 
 
 def slots_for(number: int) -> int:
@@ -89,57 +170,6 @@ def slots_for(number: int) -> int:
     return slots
 
 
-@dataclasses.dataclass(frozen=True)
-class Decoder:
-    """Models with their parameters and the settings of a search."""
-
-    models: Models
-    params: tuple[Any, ...]
-    config: DecodeConfig
-    max_length: int  # source positions, EOS included
-    slots: int  # sentences at a time
-
-    def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> list[Hypotheses]:
-        """Decode all requests, and return the hypotheses of each."""
-        if not requests:
-            return []
-        threads, slots = 1, min(slots_for(len(requests)), self.slots)
-        part = slots
-        if len(requests) > self.slots:
-            threads = thread_count(self.slots)
-            slots = self.slots // threads
-            part = max(1, slots // PARTS)
-        order = sorted(
-            range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
-        )
-        stop = threading.Event()
-        found: dict[int, Hypotheses] = {}
-        with (
-            explaining_out_of_memory("while decoding: lower config.decode.batch_size"),
-            ThreadPoolExecutor(threads) as executor,
-        ):
-            # Each thread gets sentences of all lengths, so that all end at about the same time.
-            pools = [
-                executor.submit(
-                    run_pool, self, rules, requests, order[n::threads], slots, part, stop
-                )
-                for n in range(threads)
-            ]
-            try:
-                for pool in as_completed(pools):
-                    found |= pool.result()
-            finally:
-                stop.set()  # an error or Ctrl-C also ends the other threads
-        return [found[n] for n in range(len(requests))]
-
-    def shape(self, bucket: int, for_all: bool) -> tuple[int, int]:
-        """Return S and T of a pool, with T `for_all` outputs or only for most."""
-        config = self.config
-        max_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
-        T = max_T if for_all else min(max(bucket + 16, bucket * 3 // 2), max_T)
-        return min(bucket, self.max_length), T
-
-
 def thread_count(slots: int) -> int:
     """Return the number of threads that search, each with its share of the slots.
 
@@ -147,69 +177,9 @@ def thread_count(slots: int) -> int:
     """
     if jax.default_backend() != "cpu":
         return 1
-    return max(1, min(usable_cores(), slots // SLOTS_PER_THREAD))
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, as set by `taskset`."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def run_pool(
-    decoder: Decoder,
-    rules: Rules,
-    requests: Sequence[Request],
-    longest_first: Sequence[int],
-    slots: int,
-    part: int,
-    stop: threading.Event,
-) -> dict[int, Hypotheses]:
-    """Decode some of the requests, by index, until `stop` is set.
-
-    The pool is refilled with `part` requests at a time. If that is all slots, T suffices for every
-    output of a bucket, so that no output compiles another program.
-    """
-    config = decoder.config
-    strategy = find("config.decode.search", "search", config.search)
-    static = (decoder.models, strategy.width(config))
-    strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
-    settings = Settings(decoder.params, config, strategy, rules)
-    empty_row = dataclasses.replace(requests[0], source=[], prefix=[], spans=())
-    queue = deque(longest_first)
-    in_slots: dict[int, int] = {}  # the request in each slot
-    state, shape = None, (0, 0)
-    max_t = 0  # of the unfinished searches
-    found: dict[int, Hypotheses] = {}
-    while (queue or in_slots) and not stop.is_set():
-        bucket = max(requests[n].bucket for n in (*in_slots.values(), *itertools.islice(queue, 1)))
-        new_shape = decoder.shape(bucket, part == slots)
-        while max_t >= new_shape[1] - 1:
-            bucket *= 2
-            new_shape = decoder.shape(bucket, part == slots)
-        if new_shape != shape:
-            shape = new_shape
-            batch = stack([empty_row] * part, config, *shape)
-            state = resize(static, slots, decoder.params, state, *batch)
-
-        while queue and slots - len(in_slots) >= part:
-            numbers = [queue.popleft() for _ in range(min(part, len(queue)))]
-            free = [slot for slot in range(slots) if slot not in in_slots][: len(numbers)]
-            in_slots |= zip(free, numbers, strict=True)
-            missing = part - len(numbers)
-            rows = [*(requests[n] for n in numbers), *[empty_row] * missing]
-            # Rows without a request are dropped, because their slots are out of bounds.
-            slots_R = np.array([*free, *[slots] * missing])
-            state = insert(static, decoder.params, state, slots_R, *stack(rows, config, *shape))
-
-        min_waiting = min(slots, slots - len(in_slots) + part)
-        state, seen = run_searches(decoder.models, settings, state, min_waiting)
-        busy, t, hypotheses = jax.device_get(seen)
-        max_t = np.max(t, where=busy, initial=0)
-        for slot in [slot for slot in in_slots if not busy[slot]]:
-            found[in_slots.pop(slot)] = jax.tree.map(lambda x, n=slot: x[n], hypotheses)
-    return found
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min(cores, slots // SLOTS_PER_THREAD))
 
 
 def stack(
@@ -217,48 +187,42 @@ def stack(
 ) -> tuple[np.ndarray, Sentence]:
     """Return the sources (R, S) of R requests, and their sentences without memory."""
 
+    def padded(values: Sequence[Any], length: int, zero: Any = PAD) -> np.ndarray:
+        return np.array([*values, *[zero] * (length - len(values))], np.int32)
+
     def row(request: Request) -> tuple[np.ndarray, Sentence]:
         sentence = Sentence(
             memory=None,
-            prefix_T=padded(request.prefix, (T,)),
+            prefix_T=padded(request.prefix, T),
+            spans_T2=padded(request.spans, T, (0, 0)),
             limit=np.int32(request.limit(config)),
             seed=np.int32(request.seed),
-            spans_T2=padded(np.reshape(request.spans, (-1, 2)), (T, 2)),
             given=request.given,
             progress=request.progress,
         )
-        return padded([*request.source, EOS], (S,)), sentence
+        return padded([*request.source, EOS], S), sentence
 
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(row, requests))
 
 
-def padded(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of this shape that begins with the values; the rest is 0 (PAD)."""
-    result = np.zeros(shape, np.int32)
-    result[: len(values)] = values
-    return result
-
-
 def init_searches(
-    static: Static, params: tuple[Any, ...], source_BS: Array, sentences_B: Sentence
+    decoder: Decoder, strategy: Any, source_BS: Array, sentences_B: Sentence
 ) -> State:
     """Encode the sources and return their searches before the first token."""
-    models, W = static
-    memory = ensemble.encode_sources(models, params, source_BS)
+    W = strategy.width(decoder.config)
+    memory = ensemble.encode_sources(decoder.models, decoder.params, source_BS)
     sentences_B = dataclasses.replace(sentences_B, memory=memory)
-    cache = ensemble.init_cache(models, W, sentences_B.prefix_T.shape[1])
+    cache = ensemble.init_cache(decoder.models, W, sentences_B.prefix_T.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def resize(
-    static: Static, slots: int, params: tuple[Any, ...], state: State | None, *batch: Any
-) -> State:
+@functools.partial(jax.jit, static_argnames="slots")
+def resize(decoder: Decoder, strategy: Any, slots: int, state: State | None, *batch: Any) -> State:
     """Copy the state into the shapes of a batch, or return a state without sentences.
 
     Positions beyond the smaller shapes are not in use.
     """
-    shapes = jax.eval_shape(functools.partial(init_searches, static), params, *batch)
+    shapes = jax.eval_shape(init_searches, decoder, strategy, *batch)
     empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), shapes)
 
     def copy(old, new):
@@ -268,24 +232,21 @@ def resize(
     return empty if state is None else jax.tree.map(copy, state, empty)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def insert(
-    static: Static, params: tuple[Any, ...], state: State, slots_R: Array, *batch: Any
-) -> State:
+@functools.partial(jax.jit, donate_argnames="state")
+def insert(decoder: Decoder, strategy: Any, state: State, slots_R: Array, *batch: Any) -> State:
     """Put new searches into `slots_R`."""
-    new = init_searches(static, params, *batch)
-    return jax.tree.map(lambda old, new: old.at[slots_R].set(new, mode="drop"), state, new)
+    new = init_searches(decoder, strategy, *batch)
+    return jax.tree.map(lambda old, new: old.at[slots_R].set(new), state, new)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@functools.partial(jax.jit, donate_argnames="state")
 def run_searches(
-    models: Models, settings: Settings, state: State, min_waiting: Array
+    decoder: Decoder, strategy: Any, rules: Rules, state: State, min_waiting: Array
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
-    params, config, strategy, rules = settings
-    sentences_B, searches_B = state
-    step = ensemble.make_step(models, params)
-    extend = functools.partial(strategy.extend, step, config, rules=rules)
+    config, (sentences_B, searches_B) = decoder.config, state
+    step = ensemble.make_step(decoder.models, decoder.params)
+    extend = functools.partial(strategy.extend, Task(step, config, rules))
     searches_B = advance(extend, sentences_B, searches_B, min_waiting)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)

@@ -17,8 +17,8 @@ from jax import Array
 
 from jformer.config import BOS, EOS, PAD
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.ensemble import Models, mean_logits
-from jformer.errors import UserError
+from jformer.decoding.ensemble import mean_logits
+from jformer.decoding.pool import Decoder
 from jformer.model.transformer import Transformer
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -35,43 +35,37 @@ class Forced:
     weights_TS: Any = None  # mean over a layer's heads, EOS included on both sides
 
 
-def score_pairs(
-    models: Models,
-    params: tuple[Any, ...],
-    pairs: Sequence[Pair],
-    batch_size: int,
-    layer: int = 0,
-    first_pair: int = 1,
-) -> list[Forced]:
+def score_pairs(decoder: Decoder, pairs: Sequence[Pair], layer: int = 0) -> list[Forced]:
     """Return the result for each pair; `layer` >= 1 adds the cross-attention weights of a layer.
 
-    Probabilities and weights are averaged over the models. Errors number pairs from `first_pair`.
+    Probabilities and weights are averaged over the models. Raises `UserError` for a pair beyond a
+    table of learned positions.
     """
-    limit = min(model.config.max_positions for model in models)
-    for number, pair in enumerate(pairs, start=first_pair):
-        longest = max(len(ids) + 1 for ids in pair)
-        if longest > limit:
-            raise UserError(
-                f"config.model.positions: max_positions={limit}, but pair {number} has "
-                f"{longest} tokens; shorten it"
-            )
+    limit = min(model.config.max_positions for model in decoder.models)
     results: dict[int, Forced] = {}
-    for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
-        found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
+    for numbers, *batch in batches(pairs, decoder.config.batch_size, limit):
+        log_probs_BT, weights_BTS = jax.device_get(forced(decoder, layer, *batch))
         for row, number in enumerate(numbers):
             S, T = (len(ids) + 1 for ids in pairs[number])
-            weights_TS = found[1][row, :T, :S] if layer else None
-            results[number] = Forced(found[0][row, :T], weights_TS)
+            weights_TS = weights_BTS[row, :T, :S] if layer else None
+            results[number] = Forced(log_probs_BT[row, :T], weights_TS)
     return [results[number] for number in range(len(pairs))]
 
 
 def batches(
     pairs: Sequence[Pair], batch_size: int, limit: float
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Yield indices of pairs of similar lengths, and their padded rows with BOS and EOS."""
+    """Yield indices of pairs of similar lengths, and their padded rows with BOS and EOS.
+
+    Padding stays within `limit` positions.
+    """
+
+    def padded(ids):
+        length = len(ids) + 1
+        return min(max(SHORTEST, 1 << (length - 1).bit_length()), max(length, limit))
 
     def shape(n):
-        return tuple(min(max(SHORTEST, 1 << len(ids).bit_length()), limit) for ids in pairs[n])
+        return tuple(map(padded, pairs[n]))
 
     for (S, T), group in itertools.groupby(sorted(range(len(pairs)), key=shape), key=shape):
         most = max(1, min(batch_size, POSITIONS // max(S, T)))
@@ -85,23 +79,21 @@ def batches(
             yield numbers, source_BS, target_BT1
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def forced(models: Models, layer: int, params, source_BS, target_BT1):
+@functools.partial(jax.jit, static_argnames="layer")
+def forced(decoder: Decoder, layer: int, source_BS: Array, target_BT1: Array) -> Any:
     """Return log-probabilities (B, T) of the tokens after BOS, and weights (B, T, S) or None."""
     target_BT, labels_BT = target_BT1[:, :-1], target_BT1[:, 1:]
-    results: list[Any] = []
-    for model, p in zip(models, params, strict=True):
+    logits, weights = [], []
+    for model, params in zip(decoder.models, decoder.params, strict=True):
         if layer:
-            results.append(logits_and_weights(model, p, source_BS, target_BT))
+            logits_BTV, by_name = logits_and_weights(model, params, source_BS, target_BT)
+            weights.append(jnp.mean(by_name[f"decoder_{layer - 1}/cross_attention"], axis=1))
         else:
-            results.append((model.apply({"params": p}, source_BS, target_BT), {}))
-    log_probs_BTV = jax.nn.log_softmax(mean_logits([logits_BTV for logits_BTV, _ in results]))
+            logits_BTV = model.apply({"params": params}, source_BS, target_BT)
+        logits.append(logits_BTV)
+    log_probs_BTV = jax.nn.log_softmax(mean_logits(logits))
     log_probs_BT = jnp.take_along_axis(log_probs_BTV, labels_BT[..., None], axis=-1)[..., 0]
-    if not layer:
-        return log_probs_BT, None
-    name = f"decoder_{layer - 1}/cross_attention"
-    weights = [jnp.mean(weights[name], axis=1) for _, weights in results]
-    return log_probs_BT, sum(weights) / len(weights)
+    return log_probs_BT, sum(weights) / len(weights) if layer else None
 
 
 def logits_and_weights(
@@ -158,9 +150,8 @@ def attention_of(
 
 
 def words_of(ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray:
-    """Return the index of the word in which each token ends; -1 before the first word."""
-    ends = [len(vocabulary.decode(ids[: n + 1]).split()) for n in range(len(ids))]
-    return np.array(ends, int) - 1
+    """Return the number of the word in which each token ends, from 1; 0 before the first word."""
+    return np.array([len(vocabulary.decode(ids[: n + 1]).split()) for n in range(len(ids))], int)
 
 
 def align(weights_TS: np.ndarray, target_words_T: np.ndarray, source_words_S: np.ndarray) -> Links:
@@ -169,12 +160,11 @@ def align(weights_TS: np.ndarray, target_words_T: np.ndarray, source_words_S: np
     The last row and column of the weights belong to EOS and are ignored.
     """
     weights_TS = weights_TS[: len(target_words_T), : len(source_words_S)]
-    shape = (target_words_T.max(initial=-1) + 1, source_words_S.max(initial=-1) + 1)
+    shape = (target_words_T.max(initial=0) + 1, source_words_S.max(initial=0) + 1)
     of_words = np.zeros(shape)
-    known = np.ix_(target_words_T >= 0, source_words_S >= 0)
-    targets, sources = target_words_T[target_words_T >= 0], source_words_S[source_words_S >= 0]
-    np.add.at(of_words, (targets[:, None], sources[None, :]), weights_TS[known])
-    return sorted((int(row.argmax()), j) for j, row in enumerate(of_words) if of_words.size)
+    np.add.at(of_words, (target_words_T[:, None], source_words_S[None]), weights_TS)
+    words = of_words[1:, 1:]
+    return sorted((int(row.argmax()), j) for j, row in enumerate(words) if row.size)
 
 
 def pharaoh(links: Links) -> str:

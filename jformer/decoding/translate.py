@@ -13,11 +13,10 @@ import numpy as np
 
 from jformer.components import find, name_of
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.data.corpora import Report
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.constraints import Constraint, Rules
+from jformer.decoding.constraints import Rules, encode_prefix, ranking
 from jformer.decoding.pool import Decoder, Request, slots_for
-from jformer.decoding.prefixes import begins_with, encode_prefixes, ranking
+from jformer.decoding.scoring import align, score_pairs, words_of
 from jformer.decoding.search import Hypotheses
 from jformer.errors import RunError, UserError
 
@@ -63,91 +62,87 @@ def hypotheses(
     vocabularies: Vocabularies,
     texts: Sequence[str],
     prefixes: Sequence[str] | None = None,
-    first_line: int = 1,
+    details: bool = False,
     target_language: str = "en",
-    report: Report | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
-    If `choose` is not score, the result is a single hypothesis, chosen from these. Each output
-    begins with its prefix. `first_line` is the line number of texts[0] in messages. A choice by
-    BLEU requires the `target_language`. Cut lines are counted in `report`; without a report, a
-    warning names them.
+    If `choose` is not score, the result is a single hypothesis, chosen from these. A choice by BLEU
+    requires the `target_language`. Warnings count cut texts and outputs without their prefix.
     """
-    counts = Report() if report is None else report
-    prefixes = prefixes or [""] * len(texts)
-    config, constraint = decoder.config, constraint_of(decoder.config, vocabularies)
-    requests = encode(decoder, vocabularies, constraint, texts, prefixes, first_line, counts)
-    ranks_V = ranking(vocabularies.target).ranks_V if any(prefixes) else None
-    rules = Rules(constraint, ranks_V, vocabularies.target.language_token)
+    config, rules = decoder.config, rules_of(decoder.config, vocabularies)
+    prefixes = [""] * len(texts) if prefixes is None else prefixes
+    requests = encode(decoder, vocabularies, rules, texts, prefixes)
     found = decoder.find([*requests.values()], rules)
-    outputs = [[blank(prefix)] for prefix in prefixes]
+    outputs = [
+        [Hypothesis(prefix, 0.0, 0.0, True, tokens=[], token_log_probs=[], alignment=[])]
+        for prefix in prefixes
+    ]
     for (n, request), raw in zip(requests.items(), found, strict=True):
-        outputs[n] = to_hypotheses(raw, request.source, vocabularies, config, first_line + n)
+        outputs[n] = to_hypotheses(raw, texts[n], request.source, vocabularies, config)
     if config.choose != "score":
         choose = find("config.decode.choose", "choice", config.choose)
-        for n, text in enumerate(texts):
-            index = choose(Candidates(text, outputs[n], target_language))
-            outputs[n] = [outputs[n][index]]
-    for n, prefix in enumerate(prefixes):
-        if prefix and not begins_with(outputs[n][0].text, prefix, vocabularies.target):
-            counts.add("prefix", f"line {first_line + n}")
-    if report is None:
-        warn_of_lines(counts)
+        for text, n_best in zip(texts, outputs, strict=True):
+            n_best[:] = [n_best[choose(Candidates(text, n_best, target_language))]]
+    lost = [
+        prefix
+        for prefix, (best, *_) in zip(prefixes, outputs, strict=True)
+        if not best.text.lstrip().startswith(prefix.strip())
+    ]
+    warn("outputs without their prefix", lost)
+    if details:
+        add_details(decoder, vocabularies, outputs)
     return outputs
 
 
-def constraint_of(config: DecodeConfig, vocabularies: Vocabularies) -> Constraint:
-    key = "config.decode.constraint"
-    constraint = find(key, "constraint", config.constraint)(vocabularies.target)
+def rules_of(config: DecodeConfig, vocabularies: Vocabularies) -> Rules:
+    """Return the rules of all searches with these vocabularies."""
+    key, target = "config.decode.constraint", vocabularies.target
+    constraint = find(key, "constraint", config.constraint)(target)
     if constraint.needs_beam and name_of(config.search) != "beam":
         raise UserError(f"{key}={config.constraint}: requires config.decode.search=beam")
-    return constraint
-
-
-def warn_of_lines(report: Report) -> None:
-    """Log the counts of a report, one line per reason."""
-    for line in report.lines() if report.decisions else ():
-        log.warning(line)
+    return Rules(constraint, ranking(target).ranks_V, target.language_token)
 
 
 def encode(
     decoder: Decoder,
     vocabularies: Vocabularies,
-    constraint: Constraint,
+    rules: Rules,
     texts: Sequence[str],
     prefixes: Sequence[str],
-    first_line: int,
-    report: Report,
 ) -> dict[int, Request]:
-    """Return a request for each text that is not blank, by its index.
-
-    A source that is too long is cut and reported.
-    """
+    """Return a request for each text that is not blank, by its index; long texts are cut."""
     max_length = decoder.max_length - 1
-    numbers = [n for n, text in enumerate(texts) if text.strip()]
-    sources = vocabularies.source.encode([texts[n] for n in numbers])
-    starts = encode_prefixes([prefixes[n] for n in numbers], vocabularies.target)
-    requests = {}
-    for n, source, prefix in zip(numbers, sources, starts, strict=True):
-        text = texts[n]
+    sources = vocabularies.source.encode(texts)
+    requests, cut = {}, []
+    for n, (text, source, prefix) in enumerate(zip(texts, sources, prefixes, strict=True)):
+        if not text.strip():
+            continue
         if len(source) > max_length:
-            report.add("cut", f"line {first_line + n}")
+            cut.append(text)
             source = source[:max_length]
             text = vocabularies.source.decode(source)
         seed = zlib.crc32(np.asarray(source, np.int32).tobytes()) >> 1  # fits int32
-        given, progress = constraint.encode(text, source)
-        requests[n] = Request(source, prefix.ids, seed, prefix.spans, given, progress)
+        prefix_ids, spans = encode_prefix(prefix, vocabularies.target)
+        given, progress = rules.constraint.encode(text, source)
+        requests[n] = Request(source, prefix_ids, seed, spans, given, progress)
+    warn("texts cut to config.data.max_length tokens; split long texts into sentences", cut)
     return requests
 
 
+def warn(message: str, texts: Sequence[str]) -> None:
+    """Log the number of texts, and the beginnings of the first."""
+    if texts:
+        log.warning(f"{len(texts):,} {message} ({', '.join(repr(x[:40]) for x in texts[:3])})")
+
+
 def to_hypotheses(
-    raw: Hypotheses, source: list[int], vocabularies: Vocabularies, config: DecodeConfig, line: int
+    raw: Hypotheses, text: str, source: list[int], vocabularies: Vocabularies, config: DecodeConfig
 ) -> list[Hypothesis]:
     """Return up to `n_best` hypotheses with their texts."""
     if np.isnan(raw.scores_W).any():
         raise RunError(
-            f"line {line}: the model's logits are not finite, so there is no best output; try "
+            f"{text[:60]!r}: the model's logits are not finite, so there is no best output; try "
             f"another checkpoint, or model.dtype=float32"
         )
     result: list[Hypothesis] = []
@@ -156,32 +151,48 @@ def to_hypotheses(
             ids = tokens_T[tokens_T != PAD].tolist()
             complete = ids[-1:] == [EOS]
             ids = ids[:-1] if complete else ids
-            text = vocabularies.target.decode(ids)
-            result.append(Hypothesis(text, float(score), float(log_prob), complete, source, ids))
+            output = vocabularies.target.decode(ids)
+            result.append(Hypothesis(output, float(score), float(log_prob), complete, source, ids))
     if not result:
         raise UserError(
-            f"line {line}: no output is possible with "
+            f"{text[:60]!r}: no output is possible with "
             f"config.decode.constraint={config.constraint} and this prefix"
         )
     return result
 
 
-def blank(prefix: str) -> Hypothesis:
-    """Return the output for a blank text."""
-    return Hypothesis(prefix, 0.0, 0.0, True, tokens=[], token_log_probs=[], alignment=[])
+def add_details(
+    decoder: Decoder, vocabularies: Vocabularies, outputs: list[list[Hypothesis]]
+) -> None:
+    """Add tokens, their log-probabilities and a word alignment to all hypotheses of a search."""
+    pairs = [(x.source, x.output) for n_best in outputs for x in n_best if x.tokens is None]
+    # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
+    layer = max(1, min(model.config.decoder_layers for model in decoder.models) - 1)
+    scored = iter(score_pairs(decoder, pairs, layer))
+    for n_best in outputs:
+        for i, hypothesis in enumerate(n_best):
+            if hypothesis.tokens is None:
+                forced = next(scored)
+                target_words_T = words_of(hypothesis.output, vocabularies.target)
+                source_words_S = words_of(hypothesis.source, vocabularies.source)
+                n_best[i] = dataclasses.replace(
+                    hypothesis,
+                    tokens=vocabularies.target.tokens(hypothesis.output),
+                    token_log_probs=forced.log_probs_T.tolist(),
+                    alignment=align(forced.weights_TS, target_words_T, source_words_S),
+                )
 
 
 def warm_up(
     decoder: Decoder, vocabularies: Vocabularies, lengths: Sequence[int], batch: int
 ) -> None:
     """Compile the searches for up to `batch` sentences with these numbers of source tokens."""
-    constraint = constraint_of(decoder.config, vocabularies)
-    rules = Rules(constraint, None, vocabularies.target.language_token)
+    rules = rules_of(decoder.config, vocabularies)
     # A search of one token compiles the same program as a complete search.
     short = dataclasses.replace(decoder.config, max_length=1)
     decoder = dataclasses.replace(decoder, config=short)
     for length in lengths:
         ids = [EOS + 1] * min(length, decoder.max_length - 1)
-        request = Request(ids, [], 0, (), *constraint.encode("", ids))
+        request = Request(ids, [], 0, (), *rules.constraint.encode("", ids))
         for slots in sorted({slots_for(n) for n in range(1, batch + 1)}):
-            decoder.find([request] * min(slots, decoder.slots), rules)
+            decoder.find([request] * min(slots, decoder.config.batch_size), rules)

@@ -47,8 +47,7 @@ def bpe_dropout(
 def word_starts(texts: Ragged, vocabulary: Vocabulary) -> np.ndarray:
     """Return for each id whether it begins a word of the pre-tokenizer, or is EOS.
 
-    The texts are decoded and encoded again. If this yields other ids, because a text was truncated
-    within a word, each id counts as a word.
+    The texts are decoded and encoded again. If this yields other ids, each id counts as a word.
     """
     starts = np.ones(len(texts.flat), bool)
     for first in range(0, len(texts), CHUNK):
@@ -91,7 +90,7 @@ class BpeDropout:
             flats.append(drawn[is_id].astype(texts.flat.dtype))
             begins = base.offsets[offsets[:-1] - offsets[0]]
             lengths.append(np.add.reduceat(is_id, begins, dtype=np.int64))
-        return Ragged.from_lengths(np.concatenate(flats), np.concatenate(lengths))
+        return Ragged(np.concatenate(flats), np.concatenate(lengths))
 
     def _merge(
         self, symbols: np.ndarray, starts: np.ndarray, rng: np.random.Generator

@@ -21,10 +21,10 @@ from jformer.console import as_duration, say
 from jformer.data.batches import rows_that_fit
 from jformer.data.datasets import open_data
 from jformer.model.transformer import Transformer
+from jformer.run import parameter_shapes
 from jformer.training import sharding
 from jformer.training.flops import multiply_adds, step_flops
 from jformer.training.loop import Training, from_config
-from jformer.training.restore import parameter_shapes
 
 TIMED = 3  # steps
 

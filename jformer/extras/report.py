@@ -208,7 +208,7 @@ def count_parameters(run: RunSummary) -> str:
 
     from jformer.data.vocabulary import Vocabularies
     from jformer.model.transformer import Transformer
-    from jformer.training.restore import parameter_shapes
+    from jformer.run import parameter_shapes
 
     try:
         words = Vocabularies.load(run.workdir, run.config.data.joint_vocabulary)

@@ -23,13 +23,13 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
+    from jformer.backend import use_compilation_cache
     from jformer.extras import cost, targets
-    from jformer.training.compilation import use_compilation_cache
 
     target = targets.parse_target(args.target) if args.target else None
     if target:
         targets.described_devices(target)  # raises if its compiler is missing
-    use_compilation_cache(config)
+    use_compilation_cache(config.compilation_cache)
     print(cost.table(config, args.source_length, args.target_length))
     print(cost.memory(config))
     if args.measure:

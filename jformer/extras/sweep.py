@@ -261,7 +261,7 @@ def run_here(points: list[Point], jobs: int) -> list[str]:
     running: dict[subprocess.Popen, tuple[Point, tuple[dict[str, str], set[int]]]] = {}
     failed: list[str] = []
     reported = time.monotonic()
-    with Signals(minutes=0) as stop:
+    with Signals() as stop:
         while waiting or running:
             while waiting and free:
                 point, share = waiting.pop(0), free.pop(0)

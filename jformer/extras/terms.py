@@ -75,7 +75,7 @@ def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
 def read_terms(file: str) -> dict[str, str]:
     """Return the target of each source term, whose accents may be characters of their own."""
     targets: dict[str, str] = {}
-    for number, line in enumerate(decode_lines(read_lines(Path(file)), file, "error"), start=1):
+    for number, line in enumerate(decode_lines(read_lines(Path(file)), file), start=1):
         source, _, target = map(str.strip, line.partition("\t"))
         if not source or not target:
             raise UserError(f"{file}:{number}: must be a source term, a tab and its target")

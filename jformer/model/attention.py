@@ -87,20 +87,17 @@ class MultiHeadAttention(nn.Module):
     kind: Kind = "encoder"
 
     def setup(self):
-        self.attend = find("config.model.attention", "attention", self.config.attention)
-        positions = find("config.model.positions", "positions", self.config.positions)
-        if self.kind == "cross" and not positions.cross_attention:
-            positions = Positions()
-        self.positions = positions
         config, H, use_bias = self.config, self.config.num_heads, self.config.attention_bias
+        self.attend = find("config.model.attention", "attention", config.attention)
+        self.positions = find("config.model.positions", "positions", config.positions)
+        if self.kind == "cross" and not self.positions.cross_attention:
+            self.positions = Positions()
         self.query = Linear(config, (H, config.key_width), use_bias)
         self.key = Linear(config, (H, config.key_width), use_bias)
         self.value = Linear(config, (H, config.value_width), use_bias)
         if config.out_projection:
             self.out = Linear(config, (config.d_model,), use_bias, input_axes=2, ends_branch=True)
         self.weights_dropout = Dropout(config.attention_dropout)
-        for name, module in positions.modules(config).items():
-            setattr(self, name, module)
 
     @checked
     def __call__(
@@ -118,9 +115,7 @@ class MultiHeadAttention(nn.Module):
         if positions is None:
             positions = jnp.arange(x_BQD.shape[1])[None], jnp.arange(memory_BMD.shape[1])[None]
         k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions[1])
-        # The fused kernel cannot return the weights to a caller who requests them.
-        fused = self.config.fused_attention and not self.is_mutable_collection("intermediates")
-        return self.attend_to(x_BQD, k_BHMK, v_BHMU, mask_B1QM, positions, train, fused)
+        return self.attend_to(x_BQD, k_BHMK, v_BHMU, mask_B1QM, positions, train)
 
     @checked
     def project_kv(self, memory_BMD: Array, positions_BM: Array) -> tuple[Array, Array]:
@@ -138,25 +133,23 @@ class MultiHeadAttention(nn.Module):
         mask_B1QM: Array,
         positions: tuple[Array, Array],
         train: bool = False,
-        fused: bool = False,
     ) -> Array:
         """Let each position of `x_BQD` attend to projected keys and values: (B, Q, D)."""
         positions_BQ, positions_BM = positions
         q_BHQK = self.positions.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
-        if fused:
+        if train and self.config.fused_attention:
             scaled = arguments("attention", self.config.attention)["scaled"]
             mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
         else:
             # Self-attention has the same distances in all rows, packed or not: B is 1.
             distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
-            bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM)
+            bias_BHQM = self.positions.bias(self.config.num_heads, distances_BQM)
             drop = functools.partial(self.weights_dropout, train=train)
             mixed_BHQU, weights_BHQM = self.attend(
                 q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
             )
             # Kept only if a caller requests it: apply(..., mutable="intermediates").
             self.sow("intermediates", "weights_BHQM", weights_BHQM)
-            mixed_BHQU = self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
         mixed_BQHU = mixed_BHQU.swapaxes(1, 2)
         if self.config.out_projection:
             return self.out(mixed_BQHU)

@@ -17,8 +17,7 @@ class Embeddings:
 
     source_VD: Array
     target_VD: Array
-    output_VD: Array
-    output_bias_V: Array | None
+    output: tuple[Array, Array | None]  # the matrix (V, D) of the logits, and a bias (V)
     positions: Positions
     position_table: Array | None  # of learned positions
 
@@ -46,10 +45,9 @@ def create_embeddings(
         source_VD = tokens("source_embedding", V_source)
     if config.tying == "none":
         output_VD = matrix("output", V_target)
-    output_bias_V = None
+    bias_V = None
     if config.output_bias:
-        output_bias_V = param("output_bias", nn.initializers.zeros_init(), (V_target,))
+        bias_V = param("output_bias", nn.initializers.zeros_init(), (V_target,))
     positions = find("config.model.positions", "positions", config.positions)
-    return Embeddings(
-        source_VD, target_VD, output_VD, output_bias_V, positions, positions.table(matrix)
-    )
+    table = positions.table(matrix)
+    return Embeddings(source_VD, target_VD, (output_VD, bias_V), positions, table)

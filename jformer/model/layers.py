@@ -9,33 +9,17 @@ from jformer.components import find
 from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.linear import Linear
-from jformer.model.numerics import Dropout, layer_norm, shard_by_batch
+from jformer.model.numerics import Dropout, shard_by_batch
 from jformer.model.shapes import checked
-
-
-class LayerNorm(nn.Module):
-    """A norm of each position, with a scale and a bias for each of its elements."""
-
-    epsilon: float = 1e-6  # added to the variance
-
-    normalize = staticmethod(layer_norm)
-
-    @nn.compact
-    @checked
-    def __call__(self, x_BLD: Array) -> Array:
-        D = x_BLD.shape[-1]
-        scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
-        bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
-        return self.normalize(x_BLD, scale_D, bias_D, self.epsilon)
 
 
 def make_norm(config: ModelConfig) -> Callable[[Array], Array]:
     return find("config.model.norm", "norm", config.norm)
 
 
-def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
-    """Apply a norm, with a result in the dtype of x."""
-    return norm(x_BLD).astype(x_BLD.dtype)
+def normalize(norm: Callable[[Array], Array] | None, x_BLD: Array) -> Array:
+    """Apply a norm, if any, with a result in the dtype of x."""
+    return x_BLD if norm is None else norm(x_BLD).astype(x_BLD.dtype)
 
 
 class Residual(nn.Module):
@@ -119,22 +103,18 @@ class DecoderLayer(nn.Module):
         self,
         x_BTD: Array,
         mask_B1TT: Array,
+        train: bool,
         memory_BSD: Array,
         memory_mask_B1TS: Array,
-        train: bool = False,
         positions: tuple[Array, Array] | None = None,
     ) -> Array:
         """Return the new states. In packed rows, `positions` of targets and sources are needed."""
-        return self.residual_branches(
+        x_BTD = self.self_attention_residual(
+            x_BTD, lambda x: self.self_attention(x, x, mask_B1TT, train), train
+        )
+        x_BTD = self.cross_attention_residual(
             x_BTD,
-            lambda x: self.self_attention(x, x, mask_B1TT, train),
             lambda x: self.cross_attention(x, memory_BSD, memory_mask_B1TS, train, positions),
             train,
         )
-
-    def residual_branches(
-        self, x_BTD: Array, self_attention: Callable, cross_attention: Callable, train: bool
-    ) -> Array:
-        x_BTD = self.self_attention_residual(x_BTD, self_attention, train)
-        x_BTD = self.cross_attention_residual(x_BTD, cross_attention, train)
         return self.feed_forward_residual(x_BTD, lambda x: self.feed_forward(x, train), train)

@@ -1,17 +1,18 @@
-"""Products, fused attention, activations, LayerNorm, top k, dropout and sharding, for speed.
+"""Products, fused attention, activations, top k, dropout and sharding, written for speed.
 
 The mathematics does not change. Tests compare each function with its plain form.
 """
 
 import functools
 import math
+from typing import Any
 
 import jax
-import jax.extend.random
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
+from jformer.config import ModelConfig
 from jformer.model.shapes import checked
 
 BLOCK = 8  # tokens per block; `top_tokens` first compares the maxima of blocks
@@ -63,7 +64,7 @@ def attend_fused(
     return mixed_BQHU[:, :Q].swapaxes(1, 2)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def relu(x: Array) -> Array:
     """max(0, x) of Equation 2, with a gradient that depends only on the result.
 
@@ -72,69 +73,13 @@ def relu(x: Array) -> Array:
     return jnp.maximum(x, 0)
 
 
-def relu_and_residual(x: Array) -> tuple[Array, Array]:
-    result = relu(x)
-    return result, result
-
-
-def relu_gradient(result: Array, d_result: Array) -> tuple[Array]:
-    # Not "> 0": XLA would rewrite max(0, x) > 0 to x > 0, and read x.
-    return (jnp.where(result != 0, d_result, 0),)
-
-
-relu.defvjp(relu_and_residual, relu_gradient)
+# Not "> 0": XLA would rewrite max(0, x) > 0 to x > 0, and read x.
+relu.defjvps(lambda dx, result, x: jnp.where(result != 0, dx, 0))
 
 
 def gelu(x: Array) -> Array:
     """GELU as defined by Hendrycks and Gimpel (2016, arXiv 1606.08415), not an approximation."""
     return nn.gelu(x, approximate=False)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
-    """Layer normalization (Ba et al. 2016, arXiv 1607.06450) in float32; the result is like x.
-
-    The gradient saves only x, and recomputes the statistics of a position together with its own
-    sums, in one pass. JAX's own gradient takes two more passes and saves float32 arrays.
-    """
-    dtype, x_BLD = x_BLD.dtype, x_BLD.astype(jnp.float32)
-    centered_BLD = x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)
-    variance_BL1 = jnp.mean(centered_BLD**2, axis=-1, keepdims=True)
-    normed_BLD = centered_BLD * jax.lax.rsqrt(variance_BL1 + epsilon)
-    return (normed_BLD * scale_D[None, None] + bias_D[None, None]).astype(dtype)
-
-
-def layer_norm_and_residuals(
-    x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float
-) -> tuple[Array, tuple[Array, Array]]:
-    return layer_norm(x_BLD, scale_D, bias_D, epsilon), (x_BLD, scale_D)
-
-
-def layer_norm_gradient(
-    epsilon: float, residuals: tuple[Array, Array], d_result_BLD: Array
-) -> tuple[Array, Array, Array]:
-    x_BLD, scale_D = residuals
-    dtype, x_BLD = x_BLD.dtype, x_BLD.astype(jnp.float32)
-    d_result_BLD = d_result_BLD.astype(jnp.float32)
-    d_normed_BLD = d_result_BLD * scale_D[None, None]
-
-    def mean(values_BLD):
-        return jnp.mean(values_BLD, axis=-1, keepdims=True)
-
-    # Differences of means, as in Flax, to compute all four in one pass: exact to 1e-4 as long as
-    # the mean of a position is below 30 deviations.
-    mean_BL1, d_mean_BL1 = mean(x_BLD), mean(d_normed_BLD)
-    variance_BL1 = jnp.maximum(mean(x_BLD**2) - mean_BL1**2, 0)
-    covariance_BL1 = mean(d_normed_BLD * x_BLD) - d_mean_BL1 * mean_BL1
-    inverse_BL1 = jax.lax.rsqrt(variance_BL1 + epsilon)
-    normed_BLD = (x_BLD - mean_BL1) * inverse_BL1
-    projection_BLD = normed_BLD * (covariance_BL1 * inverse_BL1)
-    d_x_BLD = (d_normed_BLD - d_mean_BL1 - projection_BLD) * inverse_BL1
-    d_scale_D = jnp.sum(d_result_BLD * normed_BLD, axis=(0, 1))
-    return d_x_BLD.astype(dtype), d_scale_D, jnp.sum(d_result_BLD, axis=(0, 1))
-
-
-layer_norm.defvjp(layer_norm_and_residuals, layer_norm_gradient)
 
 
 def top_tokens(logits_WV: Array, count: int) -> tuple[Array, Array]:
@@ -192,44 +137,6 @@ def hash_bits(key: Array, shape: tuple[int, ...]) -> Array:
     return mix(index * (stride | 1) + start)
 
 
-def fold_in(words_2: Array, number: Array) -> Array:
-    """Return the words of a new key for each number.
-
-    Flax folds the path of a module, a constant, into the key of the step. XLA hashes the path at
-    compile time, so that only a multiplication and an XOR of two scalars remain for each module.
-    """
-    first = mix(jnp.asarray(number, jnp.uint32))
-    second = mix(first ^ jnp.uint32(0x9E3779B9))
-    # The multiplication makes the order of numbers matter and keeps equal numbers from cancelling.
-    stride, start = words_2 * jnp.uint32(0x9E3779B1)
-    return jnp.stack([stride ^ first, start ^ second])
-
-
-def split(words_2: Array, shape: tuple[int, ...]) -> Array:
-    words_2 = fold_in(words_2, math.prod(shape))  # so that split keys differ from fold_in's
-    numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-    return jax.vmap(fold_in, (None, 0))(words_2, numbers).reshape(*shape, 2)
-
-
-def random_bits(words_2: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    return (hash_bits(words_2, shape) >> (32 - bit_width)).astype(f"uint{bit_width}")
-
-
-HASH = jax.extend.random.define_prng_impl(
-    key_shape=(2,),
-    seed=lambda seed: jnp.stack([mix(jnp.uint32(seed)), jnp.uint32(0)]),
-    split=split,
-    random_bits=random_bits,
-    fold_in=fold_in,
-    name="jformer_hash",
-)
-
-
-def dropout_key(key: Array) -> Array:
-    """Convert the key of a step to the hash's key type, whose module keys need no kernels."""
-    return jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl=HASH)
-
-
 class Dropout(nn.Module):
     """Zero each element with probability `rate` and scale the rest to preserve the mean."""
 
@@ -243,3 +150,34 @@ class Dropout(nn.Module):
         # Divided in float32: 1 - rate itself would be rounded in bfloat16, 0.9 to 0.898.
         scaled = (x.astype(jnp.float32) / (1 - self.rate)).astype(x.dtype)
         return jnp.where(keep, scaled, 0)
+
+
+def scan_layers(layers: list, key: Array | None, x_BLD: Array, *arguments: Any) -> Array:
+    """Run one compiled layer in a loop over the stacked parameters of all layers.
+
+    They are stacked here, so that the parameter tree is the same as without the loop.
+    """
+    params = [layer.variables["params"] for layer in layers]
+    # One key per layer: masks are as random as in the unrolled model, but not identical.
+    keys = None if key is None else jax.random.split(key, len(layers))
+    free_layer = layers[0].clone(parent=None)  # a function of its parameters
+
+    def run_layer(x_BLD, params_and_key):
+        params, key = params_and_key
+        rngs = {} if key is None else {"dropout": key}
+        return free_layer.apply({"params": params}, x_BLD, *arguments, rngs=rngs), None
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+    return jax.lax.scan(run_layer, x_BLD, (stacked, keys))[0]
+
+
+def rematerialized(layer: type[nn.Module], config: ModelConfig) -> Any:
+    """Return the layer's class; it recomputes in the backward pass what `model.remat` selects."""
+    if config.remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.dots_saveable if config.remat == "dots" else None
+    # XLA must not merge the second computation with the first; in the two loops of a scan it
+    # cannot. On a CPU it does: only a scan saves memory.
+    prevent_cse = not config.scan_layers
+    # Argument 3 is `train`, which is not an array.
+    return nn.remat(layer, policy=policy, static_argnums=3, prevent_cse=prevent_cse)

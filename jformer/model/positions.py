@@ -8,10 +8,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import Array
 
-from jformer.config import ModelConfig
 from jformer.errors import UserError
 from jformer.model.shapes import checked
 
@@ -50,23 +48,16 @@ class Positions:
         """Return the term to add to the scaled embeddings: float32 (L, D)."""
         return jnp.zeros((positions_L.shape[0], d_model))
 
-    def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
-        """Return modules with parameters that become attributes of each attention."""
-        return {}
-
     def rotate(self, x_BHLK: Array, positions_BL: Array) -> Array:
         """Return changed queries or keys."""
         return x_BHLK
 
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array | float:
-        """Return the term to add to the logits: (B, H, Q, M). B is 1 in self-attention."""
-        return 0.0
+    def bias(self, H: int, distances_BQM: Array) -> Array | float:
+        """Return the term to add to the logits of H heads: (B, H, Q, M).
 
-    def add_values(
-        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_BQM: Array
-    ) -> Array:
-        """Return changed outputs of the heads."""
-        return mixed_BHQU
+        B is 1 in self-attention. A distance is the memory position minus the query position.
+        """
+        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,13 @@
 """Position encodings that act inside attention and depend only on distances.
 
-The paper does not have them: `Rotary`, `Relative` and `Alibi` came later.
+The paper does not have them: `Rotary` and `Alibi` came later.
 """
 
 import dataclasses
 
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import Array
 
-from jformer.config import ModelConfig
-from jformer.model.numerics import einsum_f32
 from jformer.model.positions import Positions
 from jformer.model.shapes import checked
 
@@ -36,47 +33,6 @@ class Rotary(Positions):
         return rotated.reshape(x_BHLK.shape).astype(x_BHLK.dtype)
 
 
-class RelativeVectors(nn.Module):
-    """A learned vector for each distance, clipped at `max_distance`: (Q, M, K).
-
-    Shaw et al. 2018, Equations 3 to 5. Each layer has its own vectors, shared by its heads.
-    """
-
-    max_distance: int
-    width: int
-
-    @nn.compact
-    @checked
-    def __call__(self, distances_QM: Array) -> Array:
-        farthest = self.max_distance
-        shape = (2 * farthest + 1, self.width)
-        table = self.param("table", nn.initializers.xavier_uniform(), shape)
-        return table[jnp.clip(distances_QM, -farthest, farthest) + farthest]
-
-
-@dataclasses.dataclass(frozen=True)
-class Relative(Positions):
-    """Learned vectors by distance for keys and values (Shaw et al. 2018, arXiv 1803.02155)."""
-
-    max_distance: int = 16
-
-    def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
-        return {
-            "relative_key": RelativeVectors(self.max_distance, config.key_width),
-            "relative_value": RelativeVectors(self.max_distance, config.value_width),
-        }
-
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array:
-        relative_QMK = attention.relative_key(distances_BQM[0]).astype(q_BHQK.dtype)
-        return einsum_f32("BHQK,QMK->BHQM", q_BHQK, relative_QMK) / q_BHQK.shape[-1] ** 0.5
-
-    def add_values(
-        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_BQM: Array
-    ) -> Array:
-        relative_QMU = attention.relative_value(distances_BQM[0]).astype(weights_BHQM.dtype)
-        return mixed_BHQU + jnp.einsum("BHQM,QMU->BHQU", weights_BHQM, relative_QMU)
-
-
 @dataclasses.dataclass(frozen=True)
 class Alibi(Positions):
     """A penalty that grows with the distance (ALiBi, Press et al. 2021, arXiv 2108.12409).
@@ -86,7 +42,6 @@ class Alibi(Positions):
     direction.
     """
 
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array:
-        H = q_BHQK.shape[1]
+    def bias(self, H: int, distances_BQM: Array) -> Array:
         slopes_H = 2.0 ** (-8.0 * jnp.arange(1, H + 1) / H)
-        return -slopes_H[None, :, None, None] * jnp.abs(distances_BQM[0])[None, None]
+        return -slopes_H[None, :, None, None] * jnp.abs(distances_BQM)[:, None]

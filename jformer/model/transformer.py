@@ -5,6 +5,7 @@ To decode one position at a time, see decoding.py.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,10 +16,16 @@ from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask, segment_mask
 from jformer.model.embeddings import create_embeddings
 from jformer.model.layers import DecoderLayer, EncoderLayer, make_norm, normalize
-from jformer.model.numerics import Dropout, einsum_f32, shard_by_batch, shard_by_column
+from jformer.model.numerics import (
+    Dropout,
+    einsum_f32,
+    rematerialized,
+    scan_layers,
+    shard_by_batch,
+    shard_by_column,
+)
 from jformer.model.positions import positions_in_segments
 from jformer.model.shapes import checked
-from jformer.model.stack import rematerialized, scan_layers
 
 Segments = tuple[Array, Array] | None  # of source and target
 
@@ -39,15 +46,15 @@ class Transformer(nn.Module):
         V_source = self.source_vocabulary_size or V_target
         self.embeddings = create_embeddings(self.param, config, V_source, V_target)
         self.embedding_dropout = Dropout(config.dropout)
-        encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
-        decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
+        encoder_layer = rematerialized(EncoderLayer, config)
+        decoder_layer = rematerialized(DecoderLayer, config)
         self.encoder = [encoder_layer(config) for _ in range(config.num_layers)]
         # Initial values depend on the depth of a stack: the decoder's layers get their own.
         decoder_config = dataclasses.replace(config, num_layers=config.decoder_layers)
         self.decoder = [decoder_layer(decoder_config) for _ in range(config.decoder_layers)]
-        if config.ends_in_norm:
-            self.encoder_norm = make_norm(config)
-            self.decoder_norm = make_norm(config)
+        # A post-norm stack already ends in a norm.
+        self.encoder_norm = make_norm(config) if config.ends_in_norm else None
+        self.decoder_norm = make_norm(config) if config.ends_in_norm else None
 
     def __call__(
         self, source_BS: Array, target_BT: Array, train: bool = False, segments: Segments = None
@@ -58,34 +65,28 @@ class Transformer(nn.Module):
         the numbers (B, S) and (B, T) of the pair that each token belongs to: 1, 2, ... and 0 for
         padding.
         """
-        return logits_of(*self.decoder_states(source_BS, target_BT, train, segments))
+        states_BTD, output = self.decoder_states(source_BS, target_BT, train, segments)
+        return logits_of(states_BTD, *output)
 
     def decoder_states(
         self, source_BS: Array, target_BT: Array, train: bool = False, segments: Segments = None
-    ) -> tuple[Array, Array]:
-        """Return the last states of the decoder (B, T, D), and the matrix (V, D) of the logits.
-
-        A bias of the logits is one more column of the matrix, and the states end in a 1 for it.
-        """
+    ) -> tuple[Array, tuple[Array, Array | None]]:
+        """Return the last states of the decoder, and the other arguments of `logits_of`."""
         memory_BSD = self.encode(source_BS, train, segments)
         states_BTD = self.decode(target_BT, memory_BSD, source_BS, train, segments)
-        output_VD, bias_V = self.embeddings.output_VD, self.embeddings.output_bias_V
-        if bias_V is None:
-            return states_BTD, output_VD
-        ones_BT1 = jnp.ones((*states_BTD.shape[:2], 1), states_BTD.dtype)
-        columns = jnp.concatenate([output_VD, bias_V[:, None]], axis=1)
-        return jnp.concatenate([states_BTD, ones_BT1], axis=2), columns
+        return states_BTD, self.embeddings.output
 
     @checked
     def encode(self, source_BS: Array, train: bool = False, segments: Segments = None) -> Array:
         """Encode the sources: (B, S, D)."""
-        positions_BS, mask_B1SS = None, padding_mask(source_BS)
+        positions_BS = None
+        mask_B1SS = padding_mask(source_BS)
         if segments is not None:
             positions_BS = positions_in_segments(segments[0])
             mask_B1SS = segment_mask(segments[0], segments[0])
         x_BSD = self.embed(self.embeddings.source_VD, source_BS, train, positions_BS)
         x_BSD = self.run_stack(self.encoder, x_BSD, mask_B1SS, train)
-        return self.final_norm("encoder_norm", x_BSD)
+        return normalize(self.encoder_norm, x_BSD)
 
     @checked
     def decode(
@@ -96,9 +97,10 @@ class Transformer(nn.Module):
         train: bool = False,
         segments: Segments = None,
     ) -> Array:
-        """Return the last states (B, T, D) for `logits`; `source_BS` shows the memory's padding."""
-        positions, positions_BT = None, None
-        mask_B1TT, memory_mask_B1TS = causal_mask(target_BT.shape[1]), padding_mask(source_BS)
+        """Return the last states: (B, T, D). `source_BS` shows the padding of the memory."""
+        positions = positions_BT = None
+        mask_B1TT = causal_mask(target_BT.shape[1])
+        memory_mask_B1TS = padding_mask(source_BS)
         if segments is not None:
             segments_BS, segments_BT = segments
             mask_B1TT &= segment_mask(segments_BT, segments_BT)
@@ -107,15 +109,9 @@ class Transformer(nn.Module):
             positions = positions_BT, positions_in_segments(segments_BS)
         x_BTD = self.embed(self.embeddings.target_VD, target_BT, train, positions_BT)
         x_BTD = self.run_stack(
-            self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train, positions
+            self.decoder, x_BTD, mask_B1TT, train, memory_BSD, memory_mask_B1TS, positions
         )
-        return self.final_norm("decoder_norm", x_BTD)
-
-    def logits(self, x_BLD: Array) -> Array:
-        """Return the logits of the decoder's last states: float32 (B, L, V)."""
-        logits_BLV = logits_of(x_BLD, self.embeddings.output_VD)
-        bias_V = self.embeddings.output_bias_V
-        return logits_BLV if bias_V is None else logits_BLV + bias_V[None, None]
+        return normalize(self.decoder_norm, x_BTD)
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
         """Run the layers in sequence, each with the same other arguments."""
@@ -125,12 +121,6 @@ class Transformer(nn.Module):
         for layer in layers:
             x_BLD = layer(x_BLD, *arguments)
         return x_BLD
-
-    def final_norm(self, name: str, x_BLD: Array) -> Array:
-        """Normalize the end of a pre-norm stack; a post-norm stack already ends in a norm."""
-        if not self.config.ends_in_norm:
-            return x_BLD
-        return normalize(getattr(self, name), x_BLD)
 
     @checked
     def embed(
@@ -157,6 +147,9 @@ class Transformer(nn.Module):
 
 
 @checked
-def logits_of(x_BLD: Array, output_VD: Array) -> Array:
-    """Multiply by the transposed embedding matrix (Section 3.4): float32 (B, L, V)."""
-    return einsum_f32("BLD,VD->BLV", x_BLD, output_VD.astype(x_BLD.dtype))
+def logits_of(
+    x_BLD: Array, output_VD: Array, bias_V: Array | None, product: Callable = einsum_f32
+) -> Array:
+    """Multiply by the transposed embedding matrix (Section 3.4): logits (B, L, V)."""
+    logits_BLV = product("BLD,VD->BLV", x_BLD, output_VD.astype(x_BLD.dtype))
+    return logits_BLV if bias_V is None else logits_BLV + bias_V[None, None]

@@ -19,10 +19,8 @@ as an uninterrupted run.
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -33,12 +31,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jformer.config import TrainConfig
-from jformer.errors import RunError, UserError, is_out_of_memory
-from jformer.files import SUMS, first_damage, write_sums
+from jformer.errors import RunError, UserError
+from jformer.files import first_damage, write_sums
 from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.step import TrainState
 
 log = logging.getLogger(__name__)
+# Pages about errors of orbax's threads, which also arrive as exceptions.
+logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 ARRAYS = ("params", "optimizer_state", "ema")
 # The files with checksums: orbax still changes the files outside the items.
@@ -85,40 +85,57 @@ class Checkpoints:
 
     def __init__(self, workdir: Path, train: TrainConfig | None = None, folder: str = CHECKPOINTS):
         self._folder = (workdir / folder).absolute()
-        self._manager: ocp.CheckpointManager | None = None
-        if train is not None:
-            silence_orbax()
-            latest = ocp.checkpoint_managers.LatestN(1)
-            policy = latest if folder == BEST else KeepRegular(train)
-            self._manager = make_manager(self._folder, policy)
+        self._manager: Any = None
+        if train is None:
+            return
+        latest = ocp.checkpoint_managers.LatestN(1)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=latest if folder == BEST else KeepRegular(train),
+            cleanup_tmp_directories=True,  # of killed saves
+            async_options=ocp.AsyncOptions(
+                post_finalization_callback=self._write_checksums,
+                create_directories_asynchronously=False,
+            ),
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=folder  # two folders may be written at once
+            ),
+        )
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def _write_checksums(self) -> None:
+        """Called in the background, by one process, after all writes and before the rename."""
+        (partial,) = self._folder.glob("*.orbax-checkpoint-tmp*")
+        write_sums(partial, CHECKED)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._saving() as manager:
-            manager.close()
+        with self._saving():
+            self._manager.close()
 
     @contextlib.contextmanager
-    def _saving(self) -> Iterator[ocp.CheckpointManager]:
-        """Yield the manager, and raise a one-line `RunError` if a save fails."""
-        assert self._manager is not None
+    def _saving(self) -> Iterator[None]:
+        """Raise a one-line `RunError` if a save fails."""
         try:
-            yield self._manager
+            yield
         except Exception as error:
+            reason = str(error).partition("\n")[0][-200:]
             raise RunError(
-                f"{self._folder}: a checkpoint could not be saved ({first_line(error)[-200:]}). "
+                f"{self._folder}: a checkpoint could not be saved ({reason}). "
                 f"Free disk space or fix permissions, then rerun the same command: earlier "
                 f"checkpoints are intact"
             ) from error
 
     def steps(self) -> list[int]:
         """Return the complete steps in ascending order."""
-        if self._manager is not None:
-            with self._saving() as manager:
-                manager.wait_until_finished()
-            return sorted(self._manager.all_steps())
-        return sorted(int(path.name) for path in self._folder.glob("*") if path.name.isdecimal())
+        if self._manager is None:
+            return sorted(
+                int(path.name) for path in self._folder.glob("*") if path.name.isdecimal()
+            )
+        with self._saving():
+            self._manager.wait_until_finished()
+        return sorted(self._manager.all_steps())
 
     def save(
         self, state: TrainState, metadata: dict[str, Any], position: dict[str, Any] | None = None
@@ -127,47 +144,49 @@ class Checkpoints:
 
         Without a `position` to resume from, the optimizer's state is not saved.
         """
-        step, names = int(state.step), ARRAYS if position else ("params", "ema")
-        arrays = {name: getattr(state, name) for name in names}
-        args = {name: ocp.args.StandardSave(a) for name, a in arrays.items() if a is not None}
-        texts = {"metadata": metadata, "position": position}
-        args |= {name: ocp.args.JsonSave(text) for name, text in texts.items() if text}
+        arrays = {"params": state.params, "ema": state.ema}
+        items = {"metadata": ocp.args.JsonSave(metadata)}
+        if position:
+            arrays["optimizer_state"] = state.optimizer_state
+            items["position"] = ocp.args.JsonSave(position)
+        items |= {n: ocp.args.StandardSave(tree) for n, tree in arrays.items() if tree is not None}
+        step = int(state.step)
         if step not in self.steps():
-            with self._saving() as manager:
-                manager.save(step, args=ocp.args.Composite(**args), force=True)
+            with self._saving():
+                self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def delete(self, steps: Iterable[int]) -> None:
-        with self._saving() as manager:
+        with self._saving():
             for step in steps:
-                manager.delete(step)
+                self._manager.delete(step)
 
     def restore_newest(self, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
         """Return the newest undamaged state, placed as `like`, its position and its metadata.
 
         Later steps are damaged and are deleted: the run will write them again.
         """
-        trees = {name: getattr(like, name) for name in ARRAYS if getattr(like, name) is not None}
-        damaged: dict[int, UserError] = {}
+        items: dict[str, Any] = {"position": None, "metadata": None}
+        items |= {name: tree for name in ARRAYS if (tree := getattr(like, name)) is not None}
+        step, found = self._read_newest(items)
+        if not found:
+            raise UserError(f"{self._folder}: no checkpoint can be restored")
+        self.delete(damaged for damaged in self.steps() if damaged > step)
+        position, metadata = found.pop("position"), found.pop("metadata")
+        number = jax.device_put(np.int32(step), like.step.sharding)
+        return dataclasses.replace(like, step=number, **found), position, metadata
+
+    def newest(self, item: str) -> dict[str, Any]:
+        """Return the `position` or the `metadata` of the newest undamaged step, or {}."""
+        return self._read_newest({item: None})[1].get(item, {})
+
+    def _read_newest(self, items: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the newest step whose items are undamaged, and the items; (0, {}) without one."""
         for step in reversed(self.steps()):
             try:
-                items = self.read(step, trees, "position", "metadata")
+                return step, self.read(step, items)
             except UserError as error:
-                damaged[step] = error
-                continue
-            for reason in damaged.values():
-                log.warning("%s; resuming from step %d instead", reason, step)
-            self.delete(damaged)
-            number = jax.device_put(np.int32(step), like.step.sharding)
-            state = TrainState(number, *(items.get(name) for name in ARRAYS))
-            return state, items["position"], items["metadata"]
-        raise UserError("; ".join(str(error) for error in damaged.values()))
-
-    def newest(self, text: str) -> dict[str, Any]:
-        """Return the `position` or the `metadata` of the newest step that can be read, or {}."""
-        for step in reversed(self.steps()):
-            with contextlib.suppress(UserError):  # reported when the step itself is restored
-                return self.read(step, {}, text)[text]
-        return {}
+                log.warning("%s", error)
+        return 0, {}
 
     def mean(self, steps: list[int], like: Any, item: str = "params") -> Any:
         """Return the mean of an item at these steps (Section 6.1), shaped and placed as `like`."""
@@ -177,81 +196,21 @@ class Checkpoints:
             total = tree if total is None else jax.tree.map(jnp.add, total, tree)
         return jax.tree.map(lambda x: x / len(steps), total)
 
-    def read(self, step: int, trees: dict[str, Any], *texts: str) -> dict[str, Any]:
-        """Return arrays shaped and placed as in `trees`, and texts, after a check of their files.
+    def read(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
+        """Return items of a step, after a check of their files.
 
-        Arrays are restored onto any number of devices of any kind.
+        The value of an item is None for JSON, or a tree with the shapes and the placement of
+        arrays. The number and the kind of the devices may differ from those that saved the arrays.
         """
         directory, steps = self._folder / str(step), self.steps()
         if step not in steps:
             raise UserError(f"{self._folder}: no checkpoint of step {step}; available: {steps}")
-        if not (directory / SUMS).exists():
-            log.warning("%s: has no %s; its files are not checked", directory, SUMS)
-        items = (*trees, *texts)
         if damage := first_damage(directory, lambda name: name.split("/")[0] in items):
             raise UserError(f"{directory}: damaged: {damage}")
-        try:
-            arrays = restore_arrays(directory, trees)
-            read = {name: (directory / name / "metadata").read_bytes() for name in texts}
-            return arrays | {name: json.loads(content) for name, content in read.items()}
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            reason = first_line(error)[:300]
-            raise UserError(f"{directory}: cannot be restored for this model ({reason})") from error
+        return {name: read_item(directory / name, like) for name, like in items.items()}
 
 
-def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
-    """Return orbax's manager, which first removes the remains of killed saves."""
-
-    def write_checksums() -> None:
-        """Called in the background, by one process, after all writes and before the rename."""
-        (partial,) = folder.glob("*.orbax-checkpoint-tmp*")
-        write_sums(partial, CHECKED)
-
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy,
-        cleanup_tmp_directories=True,
-        async_options=ocp.AsyncOptions(
-            post_finalization_callback=write_checksums, create_directories_asynchronously=False
-        ),
-        multiprocessing_options=ocp.options.MultiprocessingOptions(
-            barrier_sync_key_prefix=folder.name  # two folders may be written at once
-        ),
-    )
-    return ocp.CheckpointManager(folder, options=options)
-
-
-def restore_arrays(directory: Path, trees: dict[str, Any]) -> dict[str, Any]:
-    """Restore items of a checkpoint. Each process independently reads its devices' shards."""
-    this = jax.process_index()
-    options = ocp.options.MultiprocessingOptions(
-        primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
-    )
-    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
-    return {
-        name: handler.restore(directory / name, args=ocp.args.StandardRestore(tree))
-        for name, tree in trees.items()
-    }
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
-@functools.cache
-def silence_orbax() -> None:
-    """Silence what orbax's threads print about errors that also arrive as exceptions."""
-    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
-    logging.getLogger("asyncio").addFilter(
-        lambda record: not any(name in record.getMessage() for name in ("orbax", "zarr"))
-    )
-    hook = sys.unraisablehook
-
-    def report(unraisable: Any) -> None:
-        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
-        is_orbax = code is not None and "/orbax/" in code.co_filename
-        if not is_orbax and str(unraisable.exc_value) != "Event loop is closed":
-            hook(unraisable)
-
-    sys.unraisablehook = report
+def read_item(path: Path, like: Any) -> Any:
+    if like is None:
+        return json.loads((path / "metadata").read_bytes())
+    return ocp.StandardCheckpointHandler().restore(path, args=ocp.args.StandardRestore(like))

@@ -1,33 +1,22 @@
 """The floating point operations of a model and the peak speed of a device, used for MFU.
 
-Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
-second that the model requires, divided by the peak of the devices (`Window.means` in logging.py).
-Operations repeated to save memory count once. A multiply-add is two operations.
-Letters: B rows, S source positions, T target positions.
+Model FLOPs utilization (MFU; Chowdhery et al. 2022, PaLM, appendix B) is the number of operations
+per second that the model requires, divided by the peak of the devices. Operations repeated to save
+memory count once. A multiply-add is two operations.
 """
 
 import re
 
-from jformer.components import name_of
 from jformer.config import Config
 
 # 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
 # Cloud's documentation; half the number if a sheet specifies it "with sparsity". The whole name
-# must match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after.
+# must match: a part of a GPU (MIG) is slower than the GPU it is named after.
 BFLOAT16_PEAKS = (
     (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312),
     (r"NVIDIA H100 80GB HBM3|NVIDIA H200|NVIDIA GH200 .*", 989),
     (r"NVIDIA H100 PCIe", 756),
     (r"NVIDIA H100 NVL|NVIDIA H200 NVL", 835),
-    (r"NVIDIA A10G", 70),
-    (r"NVIDIA L4", 121),
-    (r"NVIDIA L40S", 362),
-    (r"NVIDIA GeForce RTX 3090", 71),
-    (r"NVIDIA GeForce RTX 4090", 165),
-    # JAX's device is one of a chip's two cores.
-    (r"TPU v2", 45 / 2),
-    (r"TPU v3", 123 / 2),
-    # JAX's device is a chip.
     (r"TPU v4", 275),
     (r"TPU v5 lite|TPU v5e", 197),
     (r"TPU v5|TPU v5p", 459),
@@ -58,16 +47,15 @@ def multiply_adds(config: Config, S: int, T: int) -> dict[str, int]:
     model = config.model
     D, F, H, K, U = model.d_model, model.d_ff, model.num_heads, model.key_width, model.value_width
 
-    def attention(Q: int, M: int, by_distance: bool = False) -> int:
+    def attention(Q: int, M: int) -> int:
         out = D * H * U * Q if model.out_projection else 0
         projections = D * H * (K * (Q + M) + U * M) + out
-        return projections + (1 + by_distance) * Q * M * H * (K + U)
+        return projections + Q * M * H * (K + U)
 
-    relative = name_of(model.positions) == "relative"
     return {
-        "encoder/self_attention": model.num_layers * attention(S, S, relative),
+        "encoder/self_attention": model.num_layers * attention(S, S),
         "encoder/feed_forward": model.num_layers * 2 * D * F * S,
-        "decoder/self_attention": model.decoder_layers * attention(T, T, relative),
+        "decoder/self_attention": model.decoder_layers * attention(T, T),
         "decoder/cross_attention": model.decoder_layers * attention(T, S),
         "decoder/feed_forward": model.decoder_layers * 2 * D * F * T,
         "output": D * config.data.vocabulary_size * T,

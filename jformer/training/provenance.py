@@ -62,10 +62,9 @@ def source_hash(package: Path = Path(__file__).parents[1]) -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
-        if name.startswith("configs/"):
-            continue  # only a wheel has configs here, and each run stores its own
-        tree = WithoutDocstrings().visit(ast.parse(path.read_bytes()))
-        digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
+        if not name.startswith("configs/"):  # only a wheel has them, and each run stores its own
+            tree = WithoutDocstrings().visit(ast.parse(path.read_bytes()))
+            digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -91,15 +90,13 @@ def check_same_config(config: Config, workdir: Path) -> None:
     """
     if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch
-    resumable = {key for key, field, _ in walk(config) if field.metadata["resumable"]}
-    if depends_on_train_steps(config):
-        resumable.discard("train.steps")
     before, differing = flatten(rundir.config_of(workdir)), []
     for key, field, now in walk(config):
         old = before[key]
         if field.metadata.get("component"):
             old, now = components.without_folders(old), components.without_folders(now)
-        if old != now and key not in resumable:
+        is_fixed = key == "train.steps" and depends_on_train_steps(config)
+        if old != now and (is_fixed or not field.metadata["resumable"]):
             differing.append(f"config.{key} was {old!r}, now {now!r}")
     if differing:
         raise UserError(
@@ -141,27 +138,16 @@ def write_files(config: Config, vocabularies: Vocabularies, workdir: Path) -> No
     vocabularies.save(workdir)
 
 
-def is_complete(config: Config, workdir: Path) -> bool:
-    """Return whether a run is complete and has decided which parameters to serve."""
-    newest = max(Checkpoints(workdir).steps(), default=0)
-    return bool(rundir.served_checkpoint(workdir, newest)) and is_trained(config, workdir)
-
-
 def is_trained(config: Config, workdir: Path) -> bool:
     """Return whether a run has completed its steps or stopped early."""
     checkpoints, patience = Checkpoints(workdir), config.train.patience
-    if max(checkpoints.steps(), default=0) >= config.train.steps:
-        return True
     position = checkpoints.newest("position")
-    return position.get("ended", False) and 0 < patience <= position["best"]["worse"]
+    if position.get("ended") and 0 < patience <= position["best"]["worse"]:
+        return True
+    return max(checkpoints.steps(), default=0) >= config.train.steps
 
 
-def describe_complete(config: Config, workdir: Path) -> str:
-    """Return the line about a complete run, with the key to train longer."""
-    step = Checkpoints(workdir).steps()[-1]
-    change = "increase config.train.steps"
-    if step < config.train.steps:
-        change = "set config.train.patience=0"
-    elif depends_on_train_steps(config):
-        change = "set config.train.init_from to this run, in another workdir"
-    return f"the run is complete at step {step}; to continue training, {change}"
+def is_complete(config: Config, workdir: Path) -> bool:
+    """Return whether a run is trained and has decided which parameters to serve."""
+    newest = max(Checkpoints(workdir).steps(), default=0)
+    return bool(rundir.served_checkpoint(workdir, newest)) and is_trained(config, workdir)

@@ -13,11 +13,10 @@ Several processes form one mesh. They must have the same config and text, and sh
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
-import math
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,6 @@ AXES = {
 }
 
 DEVICES = "devices"  # the name of pmap's axis
-TIMEOUT = 300  # seconds to wait for another process
 AGREE_EVERY = 10  # steps between exchanges of signals among several processes
 
 # XLA options for the train step under jit; the same flag in XLA_FLAGS takes precedence.
@@ -87,39 +85,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return a mesh of all devices of all processes; `UserError` if the config does not fit."""
     devices = list(devices or jax.devices())
-    sizes = mesh_sizes(config, len(devices))
-    mesh = jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), (AxisType.Auto,) * len(sizes), devices=devices
-    )
-    rows = mesh.devices.reshape(-1, sizes["model"])
-    if any(len({device.process_index for device in row}) > 1 for row in rows):
-        raise UserError(
-            f"config.parallel.model={sizes['model']}: must divide the devices of each process, "
-            f"{jax.local_device_count()}"
-        )
+    shape = mesh_shape(config.parallel, len(devices))
+    mesh = jax.make_mesh(shape, ("data", "fsdp", "model"), (AxisType.Auto,) * 3, devices=devices)
+    for row in mesh.devices.reshape(-1, mesh.shape["model"]):
+        if len({device.process_index for device in row}) > 1:
+            size = config.parallel.assignment("model")
+            raise UserError(f"{size}: must divide the devices of each process")
     return mesh
 
 
-def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
-    """Return the sizes of the axes; `data` has the devices that fsdp and model do not use.
-
-    Raises `UserError` if the config does not fit so many devices.
-    """
-    model, parallel = config.model, config.parallel
-    sizes = {"fsdp": parallel.fsdp, "model": parallel.model}
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    if devices % fixed:
+def mesh_shape(parallel: ParallelConfig, devices: int) -> tuple[int, ...]:
+    """Return the sizes of the axes: one of -1, or else `data`, has the remaining devices."""
+    sizes = (parallel.fsdp, parallel.model)
+    try:
+        return np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
+    except ValueError as error:
         raise UserError(
             f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} must divide the "
             f"{devices} devices"
-        )
-    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
-    for axis, name in (("fsdp", "d_model"), ("model", "num_heads"), ("model", "d_ff")):
-        if getattr(model, name) % sizes[axis]:
-            raise UserError(
-                f"config.parallel.{axis}={sizes[axis]}: must divide {model.assignment(name)}"
-            )
-    return {"data": devices // math.prod(sizes.values()), **sizes}
+        ) from error
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -134,15 +118,10 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
     """Return the shardings of a state or of parameters; Adam's moments follow the parameters."""
 
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
-        names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
-        axes = AXES.get("/".join(names[-2:])) or AXES.get(names[-1] if names else "") or ""
-        if len(axes) != len(leaf.shape):
-            return replicated(mesh)
-        rules = [RULES.get(axis) for axis in axes]
-        split = [
-            rule if rule and size % mesh.shape[rule] == 0 else None
-            for rule, size in zip(rules, leaf.shape, strict=True)
-        ]
+        name = "/" + jax.tree_util.keystr(path, simple=True, separator="/")
+        axes = next((axes for end, axes in AXES.items() if name.endswith(f"/{end}")), "")
+        rules = zip(map(RULES.get, axes), leaf.shape, strict=False)  # most names have no axes
+        split = [rule if rule and size % mesh.shape[rule] == 0 else None for rule, size in rules]
         return NamedSharding(mesh, PartitionSpec(*split))
 
     return jax.tree_util.tree_map_with_path(sharding, state)
@@ -175,42 +154,33 @@ def compile_train_step(
     step: Callable, mesh: Mesh, shardings: Any, backend: str = "jit"
 ) -> Callable:
     """Return `(state, batch, key) -> (state, metrics)`; the memory of the input state is reused."""
-    if backend == "pmap":
-        return pmap_train_step(step, mesh)
 
     def step_over_mesh(state, batch, key):
         with logical_sharding(mesh):
             return step(state, batch, key)
 
+    def step_on_device(state, batch, key):
+        # One key per device, otherwise all devices would drop the same units.
+        return step(state, batch, jax.random.fold_in(key, jax.lax.axis_index(DEVICES)))
+
+    if backend == "pmap":
+        return jax.pmap(
+            step_on_device,
+            axis_name=DEVICES,
+            in_axes=(None, 0, None),  # None: replicated, as input and as output
+            out_axes=None,
+            devices=list(mesh.devices.flat),
+            donate_argnums=0,
+        )
+    flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
+    options = OPTIONS.get(target_platform(), {})
     everywhere = replicated(mesh)
     return jax.jit(
         step_over_mesh,
         in_shardings=(shardings, by_rows(mesh), everywhere),
         out_shardings=(shardings, everywhere),
         donate_argnums=0,
-        compiler_options=compiler_options(),
-    )
-
-
-def compiler_options() -> dict[str, Any]:
-    """Return XLA's options for the train step on the platform that it is compiled for."""
-    flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
-    options = OPTIONS.get(target_platform(), {})
-    return {name: value for name, value in options.items() if f"--{name}=" not in flags}
-
-
-def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
-    def step_on_device(state, batch, key):
-        # One key per device, otherwise all devices would drop the same units.
-        return step(state, batch, jax.random.fold_in(key, jax.lax.axis_index(DEVICES)))
-
-    return jax.pmap(
-        step_on_device,
-        axis_name=DEVICES,
-        in_axes=(None, 0, None),  # None: replicated, as input and as output
-        out_axes=None,
-        devices=list(mesh.devices.flat),
-        donate_argnums=0,
+        compiler_options={name: value for name, value in options.items() if name not in flags},
     )
 
 
@@ -228,24 +198,14 @@ def join(parallel: ParallelConfig) -> None:
     """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
-    if parallel.backend == "pmap":
-        raise UserError("config.parallel.backend=pmap: requires a single process; set it to jit")
     address: tuple = ()  # JAX finds it on Slurm and TPU pods
     if parallel.address:
         host, port, index, number = parallel.address
         address = f"{host}:{port}", number, index
-    log.info(f"waiting up to {TIMEOUT} s for the other processes ...")
+    log.info("waiting for the other processes ...")
     # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(
-            *address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{parallel.assignment('coordinator')}: the processes did not connect ({error!r}); set "
-            f"it to HOST:PORT/INDEX/NUMBER in each process, or to auto on Slurm and TPU pods"
-        ) from error
+    jax.distributed.initialize(*address)
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
         be_quiet()
@@ -261,16 +221,12 @@ def check_same(facts: Any, workdir: Path) -> None:
 
     Call this after the first process has locked `workdir`.
     """
-    if jax.process_count() == 1:
-        return
     seen = json.dumps([facts, (workdir / LOCK).exists()])
-    digest = np.frombuffer(hashlib.sha256(seen.encode()).digest(), np.uint8)
-    digests = multihost_utils.process_allgather(digest)
-    different = np.flatnonzero((digests != digests[0]).any(axis=1))
-    if len(different):
+    checksums = multihost_utils.process_allgather(np.uint32(zlib.crc32(seen.encode())))
+    if len({*checksums.tolist()}) > 1:
         raise UserError(
-            f"process {different[0]} differs from process 0 in config, text, vocabulary, component "
-            f"files or versions, or does not share workdir={workdir} with it"
+            f"the processes differ in config, text, vocabulary, component files or versions, or do "
+            f"not share workdir={workdir}"
         )
 
 
@@ -279,8 +235,6 @@ def agree(request: int, step: int = 0) -> int:
 
     All processes must call this at the same step.
     """
-    if jax.process_count() == 1:
-        return request
-    if step % AGREE_EVERY:
+    if step % AGREE_EVERY and jax.process_count() > 1:
         return 0
     return int(multihost_utils.process_allgather(np.int32(request)).max())

@@ -17,9 +17,9 @@ from flax import struct
 from jformer.backend import target_platform
 from jformer.components import find
 from jformer.config import PAD, TrainConfig
-from jformer.model.numerics import dropout_key
-from jformer.model.transformer import Transformer
-from jformer.training.fast_loss import loss_by_chunks
+from jformer.model.numerics import einsum_f32
+from jformer.model.transformer import Transformer, logits_of
+from jformer.training.fast_loss import gradient_by_chunks
 from jformer.training.loss import SUMS, loss_sums, r_drop_kl
 
 
@@ -56,45 +56,44 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     """
     token_losses = find("config.train.loss", "loss", config.loss)
 
-    def loss_fn(params, rows, key, all_tokens):
-        B, T = rows["labels_BT"].shape
-        chunks = loss_chunks(B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
-        if config.r_drop_alpha:
-            # Each row is next to its copy, on the same device, with another dropout mask.
-            rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
-        states_BTD, output_VD = run_model(
-            model,
-            params,
-            rows,
-            train=True,
-            rngs={"dropout": dropout_key(key)},
-            method=model.decoder_states,
-        )
-        labels_BT = rows["labels_BT"]
-        # R-Drop compares logits that are nearly equal.
-        dtype = "float32" if config.r_drop_alpha else states_BTD.dtype.name
-        return loss_by_chunks(sums_of, chunks, dtype, states_BTD, output_VD, labels_BT, all_tokens)
-
-    def sums_of(logits_BTV, labels_BT, mean_logits_BT):
-        sums = loss_sums(
-            logits_BTV, labels_BT, config.label_smoothing, mean_logits_BT, token_losses
-        )
+    def loss_of(states_BTD, output, labels_BT, all_tokens):
+        # R-Drop compares logits that are nearly equal, so they are in float32.
+        product = einsum_f32 if config.r_drop_alpha else jnp.einsum
+        logits_BTV = logits_of(states_BTD, *output, product)
+        sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, token_losses)
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
             divergence = jnp.sum(r_drop_kl(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
             sums["loss"] += config.r_drop_alpha / 2 * divergence
-        return sums
+        return sums["loss"] / all_tokens, sums
+
+    def gradient_of_rows(params, rows, key, all_tokens):
+        B, T = rows["labels_BT"].shape
+        chunks = loss_chunks(B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
+        if config.r_drop_alpha:
+            # Each row is next to its copy, on the same device, with another dropout mask.
+            rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
+
+        def forward(params):
+            options = {"rngs": {"dropout": key}, "method": model.decoder_states}
+            return run_model(model, params, rows, train=True, **options)
+
+        (states_BTD, output), backward = jax.vjp(forward, params)
+        mean_loss = functools.partial(loss_of, all_tokens=all_tokens)
+        labels_BT = rows["labels_BT"]
+        gradients, sums = gradient_by_chunks(mean_loss, chunks, states_BTD, output, labels_BT)
+        return backward(gradients)[0], sums
 
     def gradients(params, batch, key):
         all_tokens = sum_devices(jnp.sum(batch["labels_BT"] != PAD).astype(jnp.float32))
-        grad_fn = jax.grad(loss_fn, has_aux=True)
         if config.accumulate == 1:
-            return sum_devices(grad_fn(params, batch, key, all_tokens))
+            return sum_devices(gradient_of_rows(params, batch, key, all_tokens))
 
         def add_part(total, part):
             number, rows = part
-            new = grad_fn(params, rows, jax.random.fold_in(key, number), all_tokens)
+            key_of_part = jax.random.fold_in(key, number)
+            new = gradient_of_rows(params, rows, key_of_part, all_tokens)
             return jax.tree.map(jnp.add, total, new), None
 
         def part_by_part(rows_BL):
@@ -132,14 +131,15 @@ def make_train_step(
     """
     gradients = make_gradients(model, config, sum_devices)
 
-    def update(step, grads, params, optimizer_state, ema):
-        updates, optimizer_state = optimizer.update(grads, optimizer_state, params, step=step)
+    def update(state, grads):
+        params, ema, step = state.params, state.ema, state.step
+        updates, moments = optimizer.update(grads, state.optimizer_state, params, step=step)
         params = optax.apply_updates(params, updates)
         if ema is not None:
             # A smaller initial decay forgets the initial parameters.
             decay = jnp.minimum(config.ema_decay, (1 + step) / (10 + step))
             ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
-        return params, optimizer_state, ema
+        return TrainState(step, params, moments, ema)
 
     def step(state, batch, key):
         # One key per step: a resumed run draws the dropout masks of an uninterrupted run.
@@ -148,24 +148,19 @@ def make_train_step(
         norm = optax.tree.norm(grads)
         # A non-finite update changes nothing but the number of the step.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
-        old = (state.params, state.optimizer_state, state.ema)
-        new = update_if(finite, functools.partial(update, state.step, grads), old)
+        if target_platform() == "cpu":
+            # On a CPU, `select` would keep both the old and the new state in memory.
+            new = jax.lax.cond(finite, update, lambda state, grads: state, state, grads)
+        else:
+            # On a GPU, `cond` stalls until the host has read the condition. `select` fuses.
+            select = functools.partial(jax.lax.select, finite)
+            new = jax.tree.map(select, update(state, grads), state)
         metrics = {**sums, "gradient_norm": norm}
         metrics = {name: jnp.where(finite, value, 0) for name, value in metrics.items()}
         metrics["skipped"] = 1 - finite.astype(jnp.int32)
-        return TrainState(state.step + 1, *new), metrics
+        return new.replace(step=state.step + 1), metrics
 
     return step
-
-
-def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
-    """Return `update(*old)` if the condition is true, and `old` otherwise."""
-    if target_platform() == "cpu":
-        # On a CPU, `select` would keep both the old and the new state in memory.
-        return jax.lax.cond(condition, update, lambda *old: old, *old)
-    # On a GPU, `cond` stalls until the host has read the condition. `select` fuses into the update.
-    select = functools.partial(jax.lax.select, condition)
-    return jax.tree.map(select, update(*old), old)
 
 
 def evaluation_step(model: Transformer, params, batch):

@@ -18,7 +18,7 @@ import numpy as np
 from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD
 from jformer.decoding import pool  # noqa: F401  makes a config an argument of compiled programs
-from jformer.decoding.constraints import NO_RULES, Rules
+from jformer.decoding.constraints import NO_RULES, Rules, Task
 from jformer.decoding.search import Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
@@ -86,8 +86,7 @@ def started(sentences_B, W, T):
 
 @jax.jit
 def advanced(config, strategy, sentences_B, searches_B, enough, rules=NO_RULES):
-    rules = dataclasses.replace(rules, ranks_V=jnp.arange(V))
-    extend = functools.partial(strategy.extend, step, config, rules=rules)
+    extend = functools.partial(strategy.extend, Task(step, config, rules))
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
     return advance(extend, sentences_B, searches_B, enough)
 
@@ -132,7 +131,7 @@ def sentences(machines, limits, prefixes=(), seeds=(), given=(None, None)):
     memory_B = jax.tree.map(lambda *leaves: jnp.stack(leaves), *machines)
     limits_B = np.array([*limits, *[0] * lacking], np.int32)
     spans_BT2 = np.zeros((B, T, 2), np.int32)  # no token may replace one of a prefix
-    return Sentence(memory_B, prefix_BT, limits_B, seeds_B, spans_BT2, *given)
+    return Sentence(memory_B, prefix_BT, spans_BT2, limits_B, seeds_B, *given)
 
 
 class Found(NamedTuple):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from jformer.config import EOS, DecodeConfig
 from jformer.decoding import pool
-from jformer.decoding.constraints import Rules
 from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
 from jformer.errors import RunError
@@ -52,7 +51,7 @@ def alone(request, config, *members):
 
 def found_by(decoder, requests):
     """In the order of the requests."""
-    found = decoder.find(requests, Rules(ranks_V=np.arange(V)))
+    found = decoder.find(requests)
     assert len(found) == len(requests)
     return [found_of(each, decoder.config.n_best) for each in found]
 
@@ -71,7 +70,7 @@ def shapes(monkeypatch):
     seen, run_searches = [], pool.run_searches
 
     def watched(*arguments):
-        _, _, (sentences_B, searches_B), _ = arguments
+        *_, (sentences_B, searches_B), _ = arguments
         B, _, T = searches_B.live_tokens_WT.shape
         seen.append((B, sentences_B.memory[0].mask_B11S.shape[-1], T))
         return run_searches(*arguments)
@@ -102,7 +101,7 @@ def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(slots, r
 
 
 def test_threads_that_share_the_slots_find_the_same(requests, shapes, monkeypatch):
-    monkeypatch.setattr(pool, "usable_cores", lambda: 3)
+    monkeypatch.setattr(pool, "thread_count", lambda slots: 3)
     assert_found(found_by(decoder_of(CONFIG, 48), requests[0] * 2), requests[1] * 2)
     assert {slots for slots, *_ in shapes} == {16}
 
@@ -117,7 +116,7 @@ def test_an_error_in_one_thread_ends_the_others_and_reaches_the_caller(requests,
         return run_searches(*arguments)
 
     monkeypatch.setattr(pool, "run_searches", failing)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    monkeypatch.setattr(pool, "thread_count", lambda slots: 2)
     with pytest.raises(ValueError, match="of one thread"):
         decoder_of(CONFIG, 32).find(requests[0] * 50)
     assert len(threads) < 50
@@ -142,7 +141,7 @@ def test_an_ensemble_searches_by_the_mean_of_the_probabilities_of_forced_decodin
     found = found_by(decoder_of(SHORT, 64, *members), requests)
     pairs = [(r.source, one) for r, every in zip(requests, found, strict=True) for one in every]
     without_end = [(source, [t for t in one.tokens if t != EOS]) for source, one in pairs]
-    passes = [score_pairs((model,), (p,), without_end, batch_size=64) for model, p in members]
+    passes = [score_pairs(decoder_of(SHORT, 64, each), without_end) for each in members]
     for (_, one), *each in zip(pairs, *passes, strict=True):
         shares = np.mean([np.exp(forced.log_probs_T.astype(np.float64)) for forced in each], axis=0)
         expected = np.log(shares)[: len(one.tokens)].sum()  # without EOS if the limit came first

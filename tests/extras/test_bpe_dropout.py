@@ -145,7 +145,7 @@ def test_segmentations_come_as_often_as_algorithm_1_has_them(words, p):
     ids, draws = [plain(word) for word in words], 20_000
     flat = np.array([*itertools.chain(*ids)] * draws)
     starts = np.array([i == 0 for word in ids for i in range(len(word))] * draws)
-    texts = Ragged.from_lengths(flat, np.full(draws, len(flat) // draws))
+    texts = Ragged(flat, np.full(draws, len(flat) // draws))
     drop = BpeDropout(np.array(MERGES, np.int32), AAAA + 1, p)
     drawn = drop(texts, starts, np.random.default_rng(0)).rows()
     counts = collections.Counter(map(tuple, drawn))

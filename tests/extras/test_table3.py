@@ -12,8 +12,8 @@ from jformer.cli import config_of_flags
 from jformer.config import freeze
 from jformer.extras.cost import parameters
 from jformer.model.transformer import Transformer
+from jformer.run import parameter_shapes
 from jformer.schema import flatten
-from jformer.training.restore import abstract_params
 
 pytestmark = pytest.mark.process
 
@@ -45,7 +45,7 @@ TABLE = {
 
 def count(row, vocabulary_size):
     config = get_config(row)
-    params = abstract_params(Transformer(freeze(config).model, vocabulary_size))
+    params = parameter_shapes(Transformer(freeze(config).model, vocabulary_size))
     return sum(parameters(params).values())
 
 

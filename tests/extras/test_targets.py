@@ -13,7 +13,7 @@ from jformer.errors import UserError
 from jformer.extras import targets
 from jformer.main import main
 from jformer.model.transformer import Transformer
-from jformer.training.restore import parameter_shapes
+from jformer.run import parameter_shapes
 
 KEYS = {
     "data.batching": "packed", "data.vocabulary_size": 1000, "model.num_layers": 1,

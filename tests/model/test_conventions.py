@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from jformer.config import DecodeConfig, ModelConfig
 from jformer.decoding.search import length_penalty
-from jformer.extras.halves import sinusoids_in_halves
+from jformer.extras.annotated import sinusoids_in_halves
 from jformer.model.layers import make_norm
 from jformer.model.positions import sinusoids
 from jformer.training.loss import loss_sums

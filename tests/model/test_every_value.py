@@ -6,7 +6,7 @@ import jformer
 from tests.conftest import SMALL, number_words
 
 KEYS = {
-    "dtype": "bfloat16", "scan_layers": True, "remat": "dots", "positions": "relative",
+    "dtype": "bfloat16", "scan_layers": True, "remat": "dots", "positions": "rotary",
     "norm": "sample_layer_norm", "norm_position": "pre", "tying": "none", "output_bias": True,
     "num_decoder_layers": 2, "activation": "gelu",
 }  # fmt: skip

@@ -21,8 +21,8 @@ from tests.conftest import decode_step_of, init_caches, random_params
 # One layer, so that the loops of the twin stay short; test_transformer.py has two.
 MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, dropout=0.3)
 B, S, T, V, V_SOURCE = 2, 5, 7, 19, 23
-# Tables that the sentences reach the end of.
-SHORT = {"learned": "learned(max_positions=9)", "relative": "relative(max_distance=2)"}
+# A table that the sentences reach the end of.
+SHORT = {"learned": "learned(max_positions=9)"}
 BY_POSITION = [
     {"positions": "rotary(cross_attention=True)"},
     *({"positions": SHORT.get(name, name)} for name in components.BUILT_IN["positions"]),
@@ -32,11 +32,7 @@ BY_POSITION = [
 OTHERS = [
     {"tying": "output", "activation": "gelu", "norm": "layer_norm(epsilon=0.3)"},
     {"tying": "none", "activation": "silu", "output_bias": True, "num_decoder_layers": 2},
-    {
-        "attention": "dot_product(scaled=False)",
-        "attention_bias": True,
-        "positions": SHORT["relative"],
-    },
+    {"attention": "dot_product(scaled=False)", "attention_bias": True, "positions": "alibi"},
     {"out_projection": False, "num_heads": 2, "d_v": 7, "zero_padding": True, "final_norm": "on"},
     {"out_projection": False, "attention_bias": True, "num_heads": 2, "d_v": 7, "tying": "none"},
     {"norm": "sample_layer_norm(epsilon=0.3)", "norm_position": "pre", "final_norm": "off"},

@@ -9,27 +9,12 @@ from jformer.evaluation.scores import score
 from jformer.main import main
 from jformer.schema import replaced
 from jformer.training import sharding
-from jformer.training.evaluate import Best, likelihood
+from jformer.training.evaluate import likelihood
 from tests.conftest import number_words, small_flags, write_split
 from tests.training.test_logging import lines_of, text_in, values_in
 
 PAIRS = 8  # of the validation split, translated for BLEU
 VALIDATION = number_words(20300, 20312)
-
-
-@pytest.mark.parametrize(
-    ("name", "scores", "better"),
-    [
-        ("nll", [3.0, 2.0, 2.0, 2.5, 1.0], [True, True, False, False, True]),
-        ("bleu", [3.0, 2.0, 3.0, 3.5, 1.0], [True, False, False, True, False]),
-        ("nll", [np.nan, np.inf, 2.0, np.nan, 3.0], [False, True, True, False, False]),
-    ],
-)
-def test_the_best_score_is_the_lowest_nll_or_the_highest_other_and_never_nan(name, scores, better):
-    best = Best()
-    assert [best.note(step, name, x) for step, x in enumerate(scores)] == better
-    last = max(step for step in range(5) if better[step])
-    assert (best.score, best.step, best.worse) == (scores[last], last, 4 - last)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ BASE = freeze(base.get_config())
     ("kind", "dtype", "expected"),
     [
         ("NVIDIA A100-SXM4-40GB", "bfloat16", 312e12),
-        ("TPU v2", "bfloat16", 22.5e12),  # 45 a chip, of two devices
         ("NVIDIA H200", "float32", None),
         ("NVIDIA L40", "bfloat16", None),  # begins like an L4
         ("cpu", "bfloat16", None),

@@ -66,7 +66,7 @@ def saved(workdir, step):
         shapes = ocp.StandardCheckpointHandler().metadata(folder / name).tree
         like = functools.partial(jax.ShapeDtypeStruct, sharding=one)
         trees[name] = jax.tree.map(lambda x, like=like: like(x.shape, x.dtype), shapes)
-    found = Checkpoints(workdir).read(step, trees, "position")
+    found = Checkpoints(workdir).read(step, {**trees, "position": None})
     assert found["position"].pop("seconds") > 0
     return found
 
@@ -83,7 +83,6 @@ def assert_same_run(one, other):
     assert_in_order(one)
     results = read_results(one)
     assert untimed(results.values()) == untimed(read_results(other).values())
-    assert results["validation"]["params_sha256"]
     assert results["served"]["step"] == STEPS
 
 
@@ -131,7 +130,7 @@ def test_a_run_scores_the_splits_that_it_is_asked_for_and_a_complete_one_prints_
     assert main(command) == 0
     out, err = capfd.readouterr()
     assert json.loads(out) == scores
-    assert re.search(r"complete.*step 12\b.*config\.train\.steps", err)
+    assert re.search(r"complete.*config\.train\.steps", err)
     assert before == {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()}
 
 
@@ -161,7 +160,7 @@ def test_another_config_is_refused_with_what_differs_but_more_steps_are_the_same
     ("workdir", "flag", "status", "message"),
     [
         ("new", "--config.parallel.fsdp=3", 2, "fsdp=3"),
-        ("file/run", "--config.seed=1", 2, "Not a directory"),
+        ("file/run", "--config.seed=1", 1, "Not a directory"),
         ("run", "--config.seed=1", 1, "vocabulary.json"),  # which is a folder there
     ],
 )
@@ -193,7 +192,7 @@ def test_a_run_ends_after_its_patience_with_all_saved_and_goes_on_with_more(
     assert run(patience=3)[:2] == ([2, 4, 6, 8], 8)
     *same, said = run(patience=3)
     assert same == [[2, 4, 6, 8], 8]
-    assert re.search(r"complete.*step 8\b.*config\.train\.patience", said)
+    assert re.search(r"complete.*train\.patience", said)
     *longer, said = run(patience=4)
     assert longer == [[2, 4, 6, 8, 10], 10]
     assert re.search(r"resum.*step 8\b", said)
@@ -220,12 +219,9 @@ def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run
     for state in others:
         jax.tree.map(np.testing.assert_array_equal, state, first)
     assert run(steps=40) == 1
-    *_, skipped = told = capsys.readouterr().err.splitlines()
-    (per_epoch,) = {n for line in told for n in re.findall(r"(\d+) batches per epoch", line)}
-    at = [(step, *divmod(step - 1, int(per_epoch))) for step in range(2, 18)]
-    found = lines_of(workdir, "skipped")
-    assert [(line["step"], line["epoch"], line["batch"]) for line in found] == at
-    assert re.match(r"jformer: .*\b17\b.*optimizer\.clip_norm", skipped)
+    *_, last = capsys.readouterr().err.splitlines()
+    assert re.match(r"jformer: .*\b10\b.*optimizer\.clip_norm", last)
+    assert sum(line["skipped"] for line in lines_of(workdir, "train")) == 15  # of steps 2 to 16
     assert_in_order(workdir)
     assert {line["split"] for line in read_metrics(workdir)} >= {"train", "validation"}
     assert Checkpoints(workdir, folder=BEST).steps() == []  # NaN is not the best score

@@ -91,7 +91,7 @@ def assert_same_sums(sums, expected):
     ("kinds", "changes"),
     [
         (("buckets", "packed"), ()),
-        (("packed",), (("norm_position", "pre"), ("positions", "relative"))),
+        (("packed",), (("norm_position", "pre"), ("positions", "rotary"))),
     ],
 )
 def test_loss_and_gradient_are_those_of_one_pair_at_a_time(kinds, changes):

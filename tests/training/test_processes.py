@@ -20,13 +20,6 @@ from tests.conftest import small_flags
 pytestmark = pytest.mark.process
 
 ENVIRONMENT = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
-MAIN = """
-import sys
-from jformer.main import main
-from jformer.training import sharding
-sharding.TIMEOUT = 30
-sys.exit(main(sys.argv))
-"""
 
 
 def free_port():
@@ -46,7 +39,12 @@ def start_two(corpus_directory, workdir, *more, of_second=()):
     address = f"--config.parallel.coordinator=localhost:{free_port()}"
     processes = []
     for own in ([f"{address}/0/2"], [f"{address}/1/2", *of_second]):
-        program = [sys.executable, "-c", MAIN, *flags_of(corpus_directory, workdir, *more, *own)]
+        program = [
+            sys.executable,
+            "-m",
+            "jformer.main",
+            *flags_of(corpus_directory, workdir, *more, *own),
+        ]
         pipes = {"stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen(program, env=ENVIRONMENT, **pipes))
     return processes
@@ -123,6 +121,6 @@ def test_processes_without_a_shared_workdir_or_of_different_configs_all_end(tmp_
         processes.append(subprocess.Popen(program, env=ENVIRONMENT, text=True, **pipes))
     for process, name in zip(processes, ("first", "second"), strict=True):
         lines = process.communicate(timeout=120)[0].splitlines()
-        not_shared, different = (line for line in lines if "process 1" in line)
+        not_shared, different = (line for line in lines if "processes differ" in line)
         assert f"workdir={tmp_path / name}" in not_shared
-        assert different.startswith("process 1 ")
+        assert f"workdir={shared}" in different

@@ -76,7 +76,9 @@ def test_a_run_resumes_with_text_that_has_moved_another_test_set_and_another_nam
 def test_every_checkpoint_and_every_score_records_versions_and_devices(trained_workdir):
     checkpoints = Checkpoints(trained_workdir)
     steps = checkpoints.steps()
-    recorded = [checkpoints.read(step, {}, "metadata")["metadata"]["versions"] for step in steps]
+    recorded = [
+        checkpoints.read(step, {"metadata": None})["metadata"]["versions"] for step in steps
+    ]
     scores = json.loads((trained_workdir / "results.json").read_text())
     for versions in (*recorded, scores["test"]["versions"]):
         assert versions["jformer"] == jformer.__version__

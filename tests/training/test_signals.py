@@ -4,6 +4,7 @@ import functools
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_second_signal_leaves_at_once():
     program = """
 import signal, time
 from jformer.training.signals import Signals
-with Signals(0):
+with Signals():
     signal.raise_signal(signal.SIGTERM)
     print('still here', flush=True)
     signal.raise_signal(signal.SIGINT)
@@ -55,9 +56,9 @@ def test_outside_of_training_and_where_nohup_ignores_it_a_signal_does_what_it_di
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     before = [signal.getsignal(number) for number in numbers]
-    with Signals(0) as signals:
+    with Signals() as signals:
         signal.raise_signal(signal.SIGHUP)
-        assert signals.request == 0
+        assert signals.caught == 0
     assert [signal.getsignal(number) for number in numbers] == before
 
 
@@ -67,8 +68,8 @@ def test_a_killed_run_has_the_checkpoints_of_its_clock_which_counts_from_the_las
 ):
     """The clock jumps once, before the one step that is saved."""
     now = [0.0]
-    clock = types.SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("jformer.training.signals.time", clock)
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr("jformer.training.loop.time", clock)
 
     def killed():
         raise KeyboardInterrupt

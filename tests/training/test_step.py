@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
-from jformer.model.numerics import dropout_key
 from jformer.model.transformer import Transformer
 from jformer.training import step as step_module
 from jformer.training.loss import loss_sums, r_drop_kl
@@ -88,7 +87,7 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
     two_passes = functools.partial(model_with(0.2).apply, train=True)
     logits_BTV = jax.jit(two_passes)(
         {"params": state.params}, twice["source_BS"], twice["target_BT"],
-        rngs={"dropout": dropout_key(jax.random.fold_in(KEY, 0))},
+        rngs={"dropout": jax.random.fold_in(KEY, 0)},
     )  # fmt: skip
     plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1)
     apart = r_drop_kl(logits_BTV[::2], logits_BTV[1::2], batch()["labels_BT"]).sum()
@@ -161,7 +160,7 @@ def test_each_accumulated_part_draws_masks_of_its_own():
         key = jax.random.fold_in(jax.random.fold_in(KEY, 0), part)
         logits_BTV = Transformer(CONFIG, V).apply(
             {"params": state.params}, batch()["source_BS"], batch()["target_BT"], train=True,
-            rngs={"dropout": dropout_key(key)},
+            rngs={"dropout": key},
         )  # fmt: skip
         return loss_sums(logits_BTV, batch()["labels_BT"], 0.1)["nll"]
 

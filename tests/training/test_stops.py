@@ -36,8 +36,6 @@ def served(workdir):
     """All that a user gets of a run: parameters, translations, scores."""
     run = jformer.load(workdir)
     scores = json.loads((workdir / "results.json").read_text())
-    for split in scores.values():
-        split.pop("seconds", None)
     return run.params, run.step, run.translate(SENTENCES), scores, checkpoints_of(workdir)
 
 

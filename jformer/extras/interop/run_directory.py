@@ -20,13 +20,12 @@ from jformer.extras.interop import layouts
 from jformer.extras.interop.state_dicts import Source
 from jformer.files import write_sums
 from jformer.model.transformer import Transformer
-from jformer.run import Run
+from jformer.run import Run, load, parameter_shapes
 from jformer.rundir import CHECKPOINTS, CONFIG, METRICS, locked
 from jformer.schema import replaced, walk
 from jformer.training.checkpoints import CHECKED, Checkpoints
 from jformer.training.loop import NEW
 from jformer.training.provenance import metadata
-from jformer.training.restore import parameter_shapes, restore
 from jformer.training.step import TrainState
 
 STEP = 1  # an imported run is complete after its only step
@@ -62,7 +61,7 @@ def import_run(
     folder = Path(workdir)
     folder.mkdir(parents=True)
     write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
-    restore(folder)
+    load(folder)
     report(source, arrays)
     return config
 

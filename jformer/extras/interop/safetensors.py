@@ -14,10 +14,9 @@ from jformer.config import write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
 from jformer.model.transformer import Transformer
-from jformer.run import Run
+from jformer.run import Run, parameter_shapes
 from jformer.rundir import config_to_open
 from jformer.schema import local_paths
-from jformer.training.restore import parameter_shapes
 
 WEIGHTS, STEP = "model.safetensors", "step"
 

@@ -85,7 +85,7 @@ def open_trees(pattern: str, tags: str) -> Corpus:
 
     def gold() -> Iterator[Tree]:
         for file in files:
-            yield from trees_in(decode_lines(read_lines(file), str(file), "error"), str(file))
+            yield from trees_in(decode_lines(read_lines(file), str(file)), str(file))
 
     def rows() -> Iterator[Row]:
         return ((" ".join(tree.words()), linearise(tree, tags)) for tree in gold())

@@ -253,7 +253,6 @@ def test_a_file_that_runs_code_is_refused_and_not_run(tmp_path, monkeypatch):
         (lambda x: [*without("--from", x), "--from=none.pt"], "--from=none.pt: "),
         (lambda x: without("--source_vocabulary", x), r"src_embed\.0\.lut\.weight.*\b23\b"),
         (lambda x: without("--config", x), "num_heads=8.*d_model=20"),
-        (lambda x: [*x, "--config.model.positions=relative"], "relative_key"),
         (lambda x: [*x, "--config.model.positions=learned"], "position_embedding"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 import jformer
 from jformer.config import BOS
-from jformer.data.phrases import read_phrases
+from jformer.data.datasets import read_phrases
 from jformer.data.vocabulary import LANGUAGE
 from jformer.errors import UserError
 from jformer.extras.interop.hugging_face import export_m2m100
@@ -32,7 +32,7 @@ SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", " a  word of ZÃ
 
 def save_m2m100(folder, kind):
     """A tokenizer and a random model as `save_pretrained` writes them; both are returned."""
-    sources, targets = read_phrases("en", "de", 1000)["train"]
+    sources, targets = zip(*read_phrases("en", "de", 1000)["train"], strict=True)
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=iter([*sources, *targets]), model_prefix=str(folder / "pieces"),
@@ -182,7 +182,7 @@ def test_an_imported_model_is_fine_tuned(imported, tmp_path):
         "train": {**train, "init_from": str(run.workdir)}, "data": data,
         "optimizer": {"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 1},
     })  # fmt: skip
-    pairs = [*zip(*read_phrases("en", "de", 100)["train"], strict=True)][:20]
+    pairs = read_phrases("en", "de", 100)["train"][:20]
     losses = []
 
     def on_metrics(step, split, numbers, _):

@@ -7,7 +7,7 @@ import pytest
 
 import jformer
 from jformer.config import PAD
-from jformer.data.phrases import read_phrases
+from jformer.data.datasets import read_phrases
 from jformer.main import main
 
 REASON = "the extra `parity` has PyTorch and transformers: pip install -e '.[parity]'"
@@ -27,7 +27,7 @@ SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", "a word of Zür
 def pieces(tmp_path_factory):
     """A SentencePiece model of each language, and one vocab.json for both as OPUS-MT has it."""
     folder = tmp_path_factory.mktemp("pieces")
-    sources, targets = read_phrases("en", "de", 1000)["train"]
+    sources, targets = zip(*read_phrases("en", "de", 1000)["train"], strict=True)
     ids = {"</s>": 0, "<unk>": 1}
     for name, texts in (("source", sources), ("target", targets)):
         sentencepiece.SentencePieceTrainer.Train(

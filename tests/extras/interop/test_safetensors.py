@@ -19,7 +19,7 @@ if importlib.util.find_spec("safetensors") is None:
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_a_run_comes_back_bit_for_bit(tmp_path, joint):
-    run = random_run(joint=joint, tying="output", positions="relative", norm_position="pre")
+    run = random_run(joint=joint, tying="output", positions="learned", norm_position="pre")
     export(run, tmp_path, "safetensors")
     back = read(tmp_path)
     ours, theirs = (flatten_dict(each.params, sep="/") for each in (run, back))

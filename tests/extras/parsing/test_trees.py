@@ -108,7 +108,7 @@ def sources(**keys):
     data = dataclasses.replace(PARSING, **keys)
     corpora = open_corpora(Config(data=data))
     return {
-        split: [read_split([one], data).sources for one in of_split]
+        split: [read_split([one]).sources for one in of_split]
         for split, of_split in corpora.items()
     }
 

@@ -3,8 +3,7 @@
 import jax
 import pytest
 
-from jformer.config import Config
-from jformer.training.compilation import use_compilation_cache
+from jformer.backend import use_compilation_cache
 
 
 @pytest.mark.parametrize(
@@ -24,7 +23,7 @@ def test_programs_are_kept_where_the_config_or_the_user_says(
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", own)
     try:
-        use_compilation_cache(Config(compilation_cache=wanted))
+        use_compilation_cache(wanted)
         assert jax.config.jax_compilation_cache_dir == (
             expected and expected.format(cache=tmp_path)
         )
