@@ -286,6 +286,6 @@ def naming_failures_in(path: str) -> Iterator[None]:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [f":{at.lineno}" for at in frames if at.filename == absolute(path)]
+        lines = [f":{at.lineno}" for at in frames if absolute(at.filename) == absolute(path)]
         message = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}{''.join(lines[-1:])}: {message}") from error
