@@ -126,10 +126,11 @@ def parse(text: str) -> Component:
         file, name, call = match.groups()
         node: Any = ast.parse(f"f{call or '()'}", mode="eval").body
         options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        if node.args:
+            raise ValueError
     except (AttributeError, SyntaxError, TypeError, ValueError):
-        node = None
-    if node is None or node.args:
-        raise ValueError("must be NAME or FILE.py:NAME, with options as in NAME(width=64)")
+        message = "must be NAME or FILE.py:NAME, with options as in NAME(width=64)"
+        raise ValueError(message) from None
     return Component(file or "", name, options)
 
 
