@@ -79,10 +79,10 @@ def train(
     if complete := provenance.describe_complete(config, workdir):
         say(complete)
         return scored
+    check_decoding(config)
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     advice = f"with {config.train.assignment('batch_tokens')}: lower it, or raise train.accumulate"
     with lock, explaining_out_of_memory(advice):
-        check_decoding(config)
         training = Training(config, corpora, validation, workdir, mesh)
         with (
             Checkpoints(workdir, config.train) as checkpoints,
