@@ -81,7 +81,7 @@ def check_decoding(config: Config) -> None:
     source_1S = jnp.array([[*source, EOS]])
     params = model.init(jax.random.key(0), source_1S, source_1S)["params"]
     greedy = DecodeConfig(beam_size=1, min_length=7, max_length=8)
-    decoder = Decoder((model,), (params,), greedy, max_length=16, slots=1)
+    decoder = Decoder((model,), (params,), greedy, max_length=16)
     (found,) = decoder.find([Request(source, prefix=[], seed=0)])
     output_T = found.tokens_WT[0, :8]
     target_1T = jnp.array([[BOS, *output_T[:-1]]])

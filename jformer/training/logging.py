@@ -175,7 +175,7 @@ def describe(config: Config, report: Report, batches: Batches, mesh: Mesh, param
     per_epoch, utilization = len(batches.epoch(0)), batches.token_utilization()
     return (
         f"model       {parameters:,} parameters, {config.model.compute_dtype}\n"
-        f"data        {len(batches.rows):,} pairs per epoch; {'; '.join(report.lines())}\n"
+        f"data        {len(batches.rows):,} pairs per epoch; {report}\n"
         f"batches     {per_epoch:,} per epoch, {utilization:.0%} of positions are tokens\n"
         f"devices     {mesh.size} x {mesh.devices.flat[0].device_kind}"
     )

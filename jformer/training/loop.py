@@ -76,8 +76,8 @@ def train(
         del scored["validation"]
     text = provenance.text_hashes(config, corpora, validation)
     provenance.check_same_text(text, workdir)
-    if complete := provenance.describe_complete(config, workdir):
-        say(complete)
+    if provenance.is_complete(config, workdir):
+        say("the run is complete; to train longer, increase config.train.steps or train.patience")
         return scored
     check_decoding(config)
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
