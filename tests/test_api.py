@@ -115,7 +115,7 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
     pairs, validation = pairs_of(TRAIN), pairs_of(VALIDATION)
     assert equal(jformer.train(config, pairs, validation, folder / "run"), run)
     message = capsys.readouterr().err
-    assert re.search(rf"complete\b.*step {run.step}\b.*config\.train\.steps", message)
+    assert re.search(r"complete\b.*config\.train\.steps", message)
     with pytest.raises(jformer.UserError, match=rf"train: .*{folder / 'run'}"):
         jformer.train(config, pairs[1:], validation, folder / "run")
 
