@@ -26,9 +26,9 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Raise `TypeError` unless an argument is a list of strings; one string is an error."""
-    if isinstance(values, str) or not all(isinstance(text, str) for text in values):
-        raise TypeError(f"{name} must be a list of strings, not {values!r:.99}")
+    """Raise `TypeError` for one string in place of a list of strings."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a list of strings, not one string")
 
 
 def import_extra(module: str, user: str, packages: str, way_out: str = "") -> Any:
@@ -59,13 +59,12 @@ def explaining_out_of_memory(advice: str) -> Iterator[None]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return the end of a message: the most similar of `names`, or a list of them if it is short.
 
-    A name without its section, such as `beam_size`, is compared with the last parts of `names`.
+    The most similar to `beam_size` is `config.decode.beam_size`, which ends in it.
     """
-    names, end = [*names], name.rpartition(".")[2]
-    by_end = {full.rpartition(".")[2]: full for full in names}
-    ends = difflib.get_close_matches(end, by_end, n=1)
-    close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
-    if match := close or [by_end[end] for end in ends]:
+    names = [*names]
+    end = "." + name.rpartition(".")[2]
+    close = [full for full in names if full.endswith(end)]
+    if match := close or difflib.get_close_matches(name, names, n=1):
         return f"; did you mean {match[0]}?"
     if len(names) > 30:
         return "; --help lists all"
