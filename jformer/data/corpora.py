@@ -158,9 +158,9 @@ def open_tsv(path: Path, languages: Languages) -> Corpus:
 
 
 def load_tables(name: str, languages: Languages, path: str, **options: Any) -> Any:
-    """Return the tables by split that the package `datasets` loads from `path` and caches.
+    """Return the tables by split that the package `datasets` loads from `path`.
 
-    The configuration is SOURCE-TARGET or TARGET-SOURCE, if there is one, or else the default.
+    The configuration is SOURCE-TARGET, TARGET-SOURCE or the default, the first that exists.
     """
     advice = "; see docs/data.md, also for config.data.directory=FOLDER without a network"
     datasets = import_extra("datasets", f"{name}: reading it", "datasets", advice)
