@@ -103,10 +103,7 @@ class Run:
         adds tokens, their log-probabilities and a word alignment.
         """
         check_strings("sentences", sentences)
-        if prefixes is not None:
-            check_strings("prefixes", prefixes)
-            if len(prefixes) != len(sentences):
-                raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
+        check_strings("prefixes", prefixes or [])
         decoder = self.with_decode(**decode).decoder
         sources = model_sources(sentences, self.vocabularies, self.config.data)
         language = self.config.data.target_language
@@ -124,7 +121,7 @@ class Run:
 
         One program serves sources of up to 15 tokens, the next one up to 31, then 63, and so on.
         `lengths` has a number of tokens for each program. Afterwards, no request of up to `batch`
-        sentences without prefixes compiles anything. `decode` overrides keys of `config.decode`.
+        sentences compiles anything. `decode` overrides keys of `config.decode`.
         """
         warm_up(self.with_decode(**decode).decoder, self.vocabularies, lengths, batch)
 
@@ -141,9 +138,8 @@ class Run:
         source_ids = self.vocabularies.source.encode(sources)
         target_ids = self.vocabularies.target.encode(targets)
         pairs = list(zip(source_ids, target_ids, strict=True))
-        decoder, scored = self.decoder, []
-        found = score_pairs(decoder.models, decoder.params, pairs, decoder.slots)
-        for ids, forced in zip(target_ids, found, strict=True):
+        scored = []
+        for ids, forced in zip(target_ids, score_pairs(self.decoder, pairs), strict=True):
             log_probs_T, tokens = forced.log_probs_T, self.vocabulary.tokens(ids)
             mean = perplexity(-log_probs_T.mean(), 1)
             scored.append(Scored(float(log_probs_T.sum()), mean, tokens, log_probs_T.tolist()))
@@ -167,7 +163,6 @@ class Run:
             tuple(run.params for run in members),
             self.config.decode,
             self.config.data.max_length,
-            self.config.decode.batch_size,
         )
 
     def with_decode(self, **changes: Any) -> "Run":

@@ -12,10 +12,10 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from jformer.console import Progress, say
@@ -30,37 +30,40 @@ Texts = Sequence[tuple[str, Iterable[bytes]]]  # names and lines of parallel tex
 
 
 @contextlib.contextmanager
-def open_output(name: str) -> Iterator[BinaryIO]:
-    """Open --output=NAME, or standard output without a name."""
-    target = f"--output={name}" if name else "standard output"
-    path = name or sys.stdout.fileno()
-    with writing(target, RunError), open(path, "wb", closefd=bool(name)) as file:
-        yield file
+def open_output(name: str, job: dict[str, Any] | None = None) -> Iterator[tuple[BinaryIO, int]]:
+    """Open --output=NAME, or standard output; yield the file and how many input lines are done.
 
-
-@contextlib.contextmanager
-def open_resumable(name: str, job: dict[str, Any]) -> Iterator[tuple[BinaryIO, int]]:
-    """Open NAME.partial to begin or resume a job; copy its lines to NAME after the last one.
-
-    Yields the file, and the number of input lines whose outputs it has. Raises `UserError` if
-    another job began the file.
+    With a job, the file is NAME.partial, which is copied to NAME after the last line.
     """
-    partial, head = Path(f"{name}.partial"), json.dumps(job).encode() + b"\n"
-    with writing(f"--output={name}", RunError):
-        with partial.open("ab+") as file:
-            file.seek(0)
-            content = file.read()
-            size = content.rfind(b"\n") + 1  # of the whole lines; a kill can cut the last one
-            if size and not content.startswith(head):
-                raise UserError(f"{partial}: another command began it; delete it to start over")
-            file.truncate(size)
-            if not size:
-                file.write(head)
-            yield file, content.count(b"\n", len(head))
-        with partial.open("rb") as lines, open(name, "wb") as complete:
-            lines.readline()  # the job
-            shutil.copyfileobj(lines, complete)
-        partial.unlink()
+    path = f"{name}.partial" if job else name or sys.stdout.fileno()
+    with writing(f"--output={name}" if name else "standard output", RunError):
+        with open(path, "ab+" if job else "wb", closefd=bool(name)) as file:
+            yield file, resume(file, job) if job else 0
+        if job:
+            with open(path, "rb") as lines, open(name, "wb") as complete:
+                lines.readline()  # the job
+                shutil.copyfileobj(lines, complete)
+            os.unlink(f"{name}.partial")
+
+
+def resume(file: BinaryIO, job: dict[str, Any]) -> int:
+    """Begin the file of a job, or keep its whole lines; return how many input lines are done.
+
+    Raises `UserError` if another job began the file.
+    """
+    head = json.dumps(job).encode() + b"\n"
+    file.seek(0)
+    content = file.read()
+    size = content.rfind(b"\n") + 1  # of the whole lines; a kill can cut the last one
+    if size and not content.startswith(head):
+        raise UserError(f"{file.name}: another command began it; delete it to start over")
+    file.truncate(size)
+    if not size:
+        file.write(head)
+    done = content.count(b"\n", len(head))
+    if done:
+        say(f"resuming after line {done:,}")
+    return done
 
 
 def write(file: BinaryIO, lines: Iterable[str]) -> None:
@@ -70,14 +73,12 @@ def write(file: BinaryIO, lines: Iterable[str]) -> None:
 
 
 def translate_stream(
-    run: Run, texts: Texts, file: BinaryIO, format: str, total: int | None = None, done: int = 0
+    run: Run, texts: Texts, file: BinaryIO, format: str, total: int | None, done: int
 ) -> None:
     """Write the translations of all lines except the first `done`.
 
     `texts` are the sources and, optionally, a prefix for each.
     """
-    if done:
-        say(f"resuming after line {done:,}")
     rows = itertools.islice(parallel(texts), done, None)
     progress = Progress("line", total, done)
     for window in windows(rows, run.config.decode.read_ahead):

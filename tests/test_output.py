@@ -14,7 +14,7 @@ import pytest
 
 from jformer.errors import RunError
 from jformer.main import main
-from jformer.stream import open_resumable
+from jformer.stream import open_output
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 
 pytestmark = pytest.mark.process
@@ -199,10 +199,10 @@ def test_whole_lines_are_done(tmp_path, content, done, kept):
     for _ in range(2):  # a job that fails again loses nothing
         with (
             contextlib.suppress(RunError),
-            open_resumable(str(tmp_path / "x"), {"a": 1}) as output,
+            open_output(str(tmp_path / "x"), {"a": 1}) as (_, lines),
         ):
-            assert output.done == done
+            assert lines == done
             raise RunError
-    with open_resumable(str(tmp_path / "x"), {"a": 1}):
+    with open_output(str(tmp_path / "x"), {"a": 1}):
         pass
     assert (tmp_path / "x").read_text() == kept

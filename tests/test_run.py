@@ -70,7 +70,7 @@ def test_the_score_of_an_output_is_what_the_search_reported(run, decode):
 
 
 def test_lists_of_different_lengths_and_single_strings_are_refused(run):
-    with pytest.raises(UserError, match=r"\b1 prefix.*\b2 sentences"):
+    with pytest.raises(ValueError, match="shorter"):
         run.translate(["1", "2"], ["one"])
     with pytest.raises(ValueError, match="longer"):
         run.score(["1", "2"], ["one"])

@@ -31,7 +31,7 @@ def main(args: Any) -> int:
     for _ in read(corpus):
         pass  # raises for a bad line before any work
     run = cli.open_run(args, config)
-    with open_output(args.output) as output:
+    with open_output(args.output) as (output, _):
         total, tokens = score_stream(run, corpus, output, args.format)
     if tokens:
         mean = perplexity(-total, tokens)

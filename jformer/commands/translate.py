@@ -32,20 +32,17 @@ def main(args: Any) -> int:
     check_output(args.output, files)
 
     from jformer.results import made_by
-    from jformer.stream import open_output, open_resumable, parallel, translate_stream
+    from jformer.stream import open_output, parallel, translate_stream
 
     total = None
     if args.input:  # a bad or a missing line is an error before any work
         total = sum(1 for _ in parallel(open_texts(args)))
-    run = cli.open_run(args, config)
+    run, job = cli.open_run(args, config), None
     if args.input and args.output:
         inputs = [sha256_of(file) for file in files]
         job = {"inputs": inputs, "workdir": args.workdir, "format": args.format, **made_by(run)}
-        with open_resumable(args.output, job) as (output, done):
-            translate_stream(run, open_texts(args), output, args.format, total, done)
-    else:
-        with open_output(args.output) as output:
-            translate_stream(run, open_texts(args), output, args.format, total)
+    with open_output(args.output, job) as (output, done):
+        translate_stream(run, open_texts(args), output, args.format, total, done)
     return 0
 
 

@@ -1,12 +1,11 @@
 """Beam search: of all continuations by one token, the best W survive. W = 1 is greedy search.
 
-Each position keeps the 2W best continuations. Any of the W best that end in EOS are finished, and
-the W best without EOS stay live. A sentence is done at its limit, or when no live hypothesis can
-enter the best `n_best` finished ones. If no hypothesis has finished, the live ones are the result.
+Any of the W best continuations that end in EOS are finished. Of the 2W best, the W best without
+EOS stay live. A sentence is done at its limit, or when no live hypothesis can enter the best
+`n_best` finished ones. If no hypothesis has finished, the live ones are the result.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from flax import struct
 from jax import Array
 
 from jformer.config import EOS, DecodeConfig
-from jformer.decoding.constraints import NO_RULES, Rules, next_logits
+from jformer.decoding.constraints import Task, next_logits
 from jformer.decoding.search import Search, Sentence, length_penalty
 
 
@@ -34,19 +33,12 @@ class Beam:
         """Return W."""
         return config.beam_size
 
-    def extend(
-        self,
-        step: Callable,
-        config: DecodeConfig,
-        sentence: Sentence,
-        search: Search,
-        rules: Rules = NO_RULES,
-    ) -> Search:
+    def extend(self, task: Task, sentence: Sentence, search: Search) -> Search:
         """Extend the hypotheses by one token. C continuations of each are considered."""
-        W, t = len(search.live_sums_W), search.t
-        search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
+        constraint, W, t = task.rules.constraint, len(search.live_sums_W), search.t
+        search, logits_WV, log_total_W = next_logits(task, sentence, search)
         # Two stages give the exact result: the best of all are among the best of each hypothesis.
-        logits_WC, tokens_WC = rules.constraint.candidates(sentence, search, logits_WV, 2 * W)
+        logits_WC, tokens_WC = constraint.candidates(sentence, search, logits_WV, 2 * W)
         C = logits_WC.shape[-1]
         # The first token continues one empty hypothesis, not W equal hypotheses.
         copies_W = (t == 0) & (jnp.arange(W) > 0)
@@ -54,7 +46,7 @@ class Beam:
         sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
         ranked_M = (sums_WC - self.diversity * jnp.arange(C)[None]).reshape(-1)
         sums_M, tokens_M = sums_WC.reshape(-1), tokens_WC.reshape(-1)
-        best, progress = rules.constraint.select(sentence, search, ranked_M, tokens_M, 2 * W)
+        best, progress = constraint.select(sentence, search, ranked_M, tokens_M, 2 * W)
         parents, tokens, sums = best // C, tokens_M[best], sums_M[best]
         histories_T = search.live_tokens_WT[parents].at[:, t].set(tokens)
 
@@ -72,8 +64,8 @@ class Beam:
             progress=jax.tree.map(lambda x: x[best[live_W]], progress),
         )
         ending_sums_W = jnp.where(ends, sums, -jnp.inf)[:W]
-        search = add_finished(search, histories_T[:W], ending_sums_W, config)
-        return stop_when_done(config, sentence, search, self.early_stopping)
+        search = add_finished(search, histories_T[:W], ending_sums_W, task.config)
+        return stop_when_done(task.config, sentence, search, self.early_stopping)
 
 
 def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: DecodeConfig) -> Search:

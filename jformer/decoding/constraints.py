@@ -80,6 +80,14 @@ class Rules:
 NO_RULES = Rules()
 
 
+class Task(NamedTuple):
+    """What all sentences of a search share."""
+
+    step: Callable  # see search.py
+    config: DecodeConfig
+    rules: Rules = NO_RULES
+
+
 class Ranking(NamedTuple):
     """The order of a vocabulary's entries."""
 
@@ -114,22 +122,20 @@ def encode_prefix(text: str, vocabulary: Vocabulary) -> tuple[list[int], list[tu
     return ids, spans[::-1]
 
 
-def next_logits(
-    step: Callable, config: DecodeConfig, sentence: Sentence, search: Search, rules: Rules
-) -> tuple[Search, Array, Array]:
+def next_logits(task: Task, sentence: Sentence, search: Search) -> tuple[Search, Array, Array]:
     """Predict the tokens at t + 1.
 
     Returns the search with position t in its cache, the logits (W, V), -inf for forbidden tokens,
     and the log-sum-exp (W,) of all logits. Forbidden tokens count in that sum, so that a hypothesis
     has the same log-probability under every constraint.
     """
-    t, W = search.t, len(search.live_sums_W)
+    rules, t, W = task.rules, search.t, len(search.live_sums_W)
     tokens_W = jnp.where(t == 0, BOS, search.live_tokens_WT[:, t - 1])
     beam_indices_WT = search.beam_indices_WT.at[:, t].set(jnp.arange(W))
-    cache, logits_WV = step(sentence.memory, search.cache, tokens_W, t, beam_indices_WT)
+    cache, logits_WV = task.step(sentence.memory, search.cache, tokens_W, t, beam_indices_WT)
     tokens_V = jnp.arange(logits_WV.shape[-1])
     allowed_V = (tokens_V != PAD) & (tokens_V != BOS)
-    allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
+    allowed_V &= (tokens_V != EOS) | (t >= task.config.min_length)
     log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
     if rules.language_token is not None:
         # It is given, so its log-probability is 0 in all sums, as in transformers.

@@ -25,7 +25,7 @@ from jax import Array
 from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding import ensemble
-from jformer.decoding.constraints import NO_RULES, Rules
+from jformer.decoding.constraints import NO_RULES, Rules, Task
 from jformer.decoding.ensemble import Models
 from jformer.decoding.search import Hypotheses, Search, Sentence, advance, init_search, result_of
 from jformer.errors import explaining_out_of_memory
@@ -33,13 +33,13 @@ from jformer.errors import explaining_out_of_memory
 MIN_BUCKET = 16  # source positions of the smallest bucket; each next one doubles
 PARTS = 8  # a pool is refilled when this share of its slots is empty
 SLOTS_PER_THREAD = 16  # with fewer slots, a search is mostly overhead
+KEYS = ("beam_size", "n_best", "length_penalty", "length_penalty_beta", "min_length")
 
-# A search is compiled for `beam_size`, takes these keys as arguments, and uses no others.
-ARGUMENTS = ("n_best", "length_penalty", "length_penalty_beta", "min_length")
+# A compiled search takes the last three keys as arguments, and uses no others.
 jax.tree_util.register_pytree_node(
     DecodeConfig,
-    lambda config: ([getattr(config, name) for name in ARGUMENTS], config.beam_size),
-    lambda W, values: DecodeConfig(beam_size=W, **dict(zip(ARGUMENTS, values, strict=True))),
+    lambda x: ((x.length_penalty, x.length_penalty_beta, x.min_length), (x.beam_size, x.n_best)),
+    lambda static, values: DecodeConfig(**dict(zip(KEYS, (*static, *values), strict=True))),
 )
 
 State = tuple[Sentence, Search]
@@ -70,36 +70,22 @@ class Request:
 
 
 @struct.dataclass
-class Settings:
-    """What all searches of a pool share: the first argument of its compiled programs."""
-
-    models: Models = struct.field(pytree_node=False)
-    width: int = struct.field(pytree_node=False)
-    params: tuple[Any, ...]
-    config: DecodeConfig
-    strategy: Any  # the component that extends the hypotheses
-    rules: Rules
-
-
-@dataclasses.dataclass(frozen=True)
 class Decoder:
     """Models with their parameters and the settings of a search."""
 
-    models: Models
+    models: Models = struct.field(pytree_node=False)
     params: tuple[Any, ...]
     config: DecodeConfig
-    max_length: int  # source positions, EOS included
-    slots: int  # sentences at a time
+    max_length: int = struct.field(pytree_node=False)  # source positions, EOS included
 
     def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> list[Hypotheses]:
         """Decode all requests, and return the hypotheses of each."""
-        if not requests:
-            return []
-        threads, slots = 1, min(slots_for(len(requests)), self.slots)
+        batch_size = self.config.batch_size
+        threads, slots = 1, min(slots_for(len(requests)), batch_size)
         part = slots
-        if len(requests) > self.slots:
-            threads = thread_count(self.slots)
-            slots = self.slots // threads
+        if len(requests) > batch_size:
+            threads = thread_count(batch_size)
+            slots = batch_size // threads
             part = max(1, slots // PARTS)
         order = sorted(
             range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
@@ -131,8 +117,7 @@ class Decoder:
         """
         config = self.config
         strategy = find("config.decode.search", "search", config.search)
-        width, options = strategy.width(config), jax.tree.map(np.asarray, strategy)
-        settings = Settings(self.models, width, self.params, config, options, rules)
+        strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
         in_slots: dict[int, int] = {}  # the request in each slot
         found: dict[int, Hypotheses] = {}
         state, shape = None, (0, 0)
@@ -144,7 +129,7 @@ class Decoder:
             if new_shape != shape:
                 shape = new_shape
                 batch = stack([requests[current[0]]] * part, config, *shape)
-                state = resize(settings, slots, state, *batch)
+                state = resize(self, strategy, slots, state, *batch)
 
             while queue and slots - len(in_slots) >= part:
                 free = [slot for slot in range(slots) if slot not in in_slots]
@@ -153,10 +138,11 @@ class Decoder:
                 in_slots |= rows
                 rows += rows[-1:] * (part - len(rows))  # the last request also fills missing rows
                 batch = stack([requests[n] for _, n in rows], config, *shape)
-                state = insert(settings, state, np.array([slot for slot, _ in rows]), *batch)
+                slots_R = np.array([slot for slot, _ in rows])
+                state = insert(self, strategy, state, slots_R, *batch)
 
             min_waiting = min(slots, slots - len(in_slots) + part)
-            state, seen = run_searches(settings, state, min_waiting)
+            state, seen = run_searches(self, strategy, rules, state, min_waiting)
             busy, t, hypotheses = jax.device_get(seen)
             max_t = np.max(t, where=busy, initial=0)
             for slot in [slot for slot in in_slots if not busy[slot]]:
@@ -219,22 +205,24 @@ def stack(
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(row, requests))
 
 
-def init_searches(settings: Settings, source_BS: Array, sentences_B: Sentence) -> State:
+def init_searches(
+    decoder: Decoder, strategy: Any, source_BS: Array, sentences_B: Sentence
+) -> State:
     """Encode the sources and return their searches before the first token."""
-    models, W = settings.models, settings.width
-    memory = ensemble.encode_sources(models, settings.params, source_BS)
+    W = strategy.width(decoder.config)
+    memory = ensemble.encode_sources(decoder.models, decoder.params, source_BS)
     sentences_B = dataclasses.replace(sentences_B, memory=memory)
-    cache = ensemble.init_cache(models, W, sentences_B.prefix_T.shape[1])
+    cache = ensemble.init_cache(decoder.models, W, sentences_B.prefix_T.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
 @functools.partial(jax.jit, static_argnames="slots")
-def resize(settings: Settings, slots: int, state: State | None, *batch: Any) -> State:
+def resize(decoder: Decoder, strategy: Any, slots: int, state: State | None, *batch: Any) -> State:
     """Copy the state into the shapes of a batch, or return a state without sentences.
 
     Positions beyond the smaller shapes are not in use.
     """
-    shapes = jax.eval_shape(init_searches, settings, *batch)
+    shapes = jax.eval_shape(init_searches, decoder, strategy, *batch)
     empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), shapes)
 
     def copy(old, new):
@@ -245,20 +233,20 @@ def resize(settings: Settings, slots: int, state: State | None, *batch: Any) -> 
 
 
 @functools.partial(jax.jit, donate_argnames="state")
-def insert(settings: Settings, state: State, slots_R: Array, *batch: Any) -> State:
+def insert(decoder: Decoder, strategy: Any, state: State, slots_R: Array, *batch: Any) -> State:
     """Put new searches into `slots_R`."""
-    new = init_searches(settings, *batch)
+    new = init_searches(decoder, strategy, *batch)
     return jax.tree.map(lambda old, new: old.at[slots_R].set(new), state, new)
 
 
 @functools.partial(jax.jit, donate_argnames="state")
 def run_searches(
-    settings: Settings, state: State, min_waiting: Array
+    decoder: Decoder, strategy: Any, rules: Rules, state: State, min_waiting: Array
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
-    config, (sentences_B, searches_B) = settings.config, state
-    step = ensemble.make_step(settings.models, settings.params)
-    extend = functools.partial(settings.strategy.extend, step, config, rules=settings.rules)
+    config, (sentences_B, searches_B) = decoder.config, state
+    step = ensemble.make_step(decoder.models, decoder.params)
+    extend = functools.partial(strategy.extend, Task(step, config, rules))
     searches_B = advance(extend, sentences_B, searches_B, min_waiting)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)

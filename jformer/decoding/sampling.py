@@ -4,7 +4,6 @@ A draw depends on the sentence, the seed and the hypothesis' number, and not on 
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from flax import struct
 from jax import Array
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding.constraints import NO_RULES, Rules, next_logits
+from jformer.decoding.constraints import Task, next_logits
 from jformer.decoding.search import Search, Sentence, length_penalty
 from jformer.errors import UserError
 
@@ -39,17 +38,10 @@ class Sampling:
         """Return W."""
         return config.n_best
 
-    def extend(
-        self,
-        step: Callable,
-        config: DecodeConfig,
-        sentence: Sentence,
-        search: Search,
-        rules: Rules = NO_RULES,
-    ) -> Search:
+    def extend(self, task: Task, sentence: Sentence, search: Search) -> Search:
         """Extend each sample that is not finished by one token."""
         W, t = len(search.live_sums_W), search.t
-        search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
+        search, logits_WV, log_total_W = next_logits(task, sentence, search)
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), sentence.seed), t)
         keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
         tokens_W = jax.vmap(jax.random.categorical)(keys_W, filter_logits(logits_WV, self))
@@ -66,7 +58,7 @@ class Sampling:
             finished_tokens_WT=jnp.where(ends_W[:, None], tokens_WT, search.finished_tokens_WT),
             finished_sums_W=jnp.where(ends_W, sums_W, search.finished_sums_W),
             finished_scores_W=jnp.where(
-                ends_W, sums_W / length_penalty(t + 1, config), search.finished_scores_W
+                ends_W, sums_W / length_penalty(t + 1, task.config), search.finished_scores_W
             ),
         )
         all_ended = jnp.all(search.live_sums_W == -jnp.inf)

@@ -17,7 +17,8 @@ from jax import Array
 
 from jformer.config import BOS, EOS, PAD
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.ensemble import Models, mean_logits
+from jformer.decoding.ensemble import mean_logits
+from jformer.decoding.pool import Decoder
 from jformer.model.transformer import Transformer
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -34,26 +35,20 @@ class Forced:
     weights_TS: Any = None  # mean over a layer's heads, EOS included on both sides
 
 
-def score_pairs(
-    models: Models,
-    params: tuple[Any, ...],
-    pairs: Sequence[Pair],
-    batch_size: int,
-    layer: int = 0,
-) -> list[Forced]:
+def score_pairs(decoder: Decoder, pairs: Sequence[Pair], layer: int = 0) -> list[Forced]:
     """Return the result for each pair; `layer` >= 1 adds the cross-attention weights of a layer.
 
     Probabilities and weights are averaged over the models. Raises `UserError` for a pair beyond a
     table of learned positions.
     """
-    limit = min(model.config.max_positions for model in models)
+    limit = min(model.config.max_positions for model in decoder.models)
     results: dict[int, Forced] = {}
-    for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
-        found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
+    for numbers, *batch in batches(pairs, decoder.config.batch_size, limit):
+        log_probs_BT, weights_BTS = jax.device_get(forced(decoder, layer, *batch))
         for row, number in enumerate(numbers):
             S, T = (len(ids) + 1 for ids in pairs[number])
-            weights_TS = found[1][row, :T, :S] if layer else None
-            results[number] = Forced(found[0][row, :T], weights_TS)
+            weights_TS = weights_BTS[row, :T, :S] if layer else None
+            results[number] = Forced(log_probs_BT[row, :T], weights_TS)
     return [results[number] for number in range(len(pairs))]
 
 
@@ -84,21 +79,21 @@ def batches(
             yield numbers, source_BS, target_BT1
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def forced(models: Models, layer: int, params, source_BS, target_BT1):
+@functools.partial(jax.jit, static_argnames="layer")
+def forced(decoder: Decoder, layer: int, source_BS: Array, target_BT1: Array) -> Any:
     """Return log-probabilities (B, T) of the tokens after BOS, and weights (B, T, S) or None."""
     target_BT, labels_BT = target_BT1[:, :-1], target_BT1[:, 1:]
     logits, weights = [], []
-    for model, p in zip(models, params, strict=True):
+    for model, params in zip(decoder.models, decoder.params, strict=True):
         if layer:
-            logits_BTV, by_name = logits_and_weights(model, p, source_BS, target_BT)
+            logits_BTV, by_name = logits_and_weights(model, params, source_BS, target_BT)
             weights.append(jnp.mean(by_name[f"decoder_{layer - 1}/cross_attention"], axis=1))
         else:
-            logits_BTV = model.apply({"params": p}, source_BS, target_BT)
+            logits_BTV = model.apply({"params": params}, source_BS, target_BT)
         logits.append(logits_BTV)
     log_probs_BTV = jax.nn.log_softmax(mean_logits(logits))
     log_probs_BT = jnp.take_along_axis(log_probs_BTV, labels_BT[..., None], axis=-1)[..., 0]
-    return log_probs_BT, sum(weights) / len(models) if layer else None
+    return log_probs_BT, sum(weights) / len(weights) if layer else None
 
 
 def logits_and_weights(

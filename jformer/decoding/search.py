@@ -1,19 +1,15 @@
 """The state of a search over a step function, and the compiled loop that advances many of them.
 
-The search does not depend on the Transformer. For one sentence, it calls
+For one sentence, the search calls
 
     step(memory, cache, tokens_W, t, beam_indices_WT) -> (cache, logits_WV)
 
 which reads the tokens at position t of W hypotheses, writes position (w, t) of its cache, and
-predicts the tokens at t + 1. The search reorders hypotheses but never the cache: for each position
-up to t, `beam_indices_WT` has the slot w of the cache with each hypothesis' history.
+predicts the tokens at t + 1. The cache is never reordered: for each position up to t,
+`beam_indices_WT` has the slot w of the cache with each hypothesis' history.
 
-A hypothesis is the tokens after BOS up to and with EOS, then PAD. Its score is the sum of its
-log-probabilities over ((beta + length) / (beta + 1))^alpha, EOS counted in the length. Equation 14
-of Wu et al. (2016) has beta = 5, and beta = 0 is length^alpha.
-
-beam.py and sampling.py extend hypotheses by one token, among the tokens that constraints.py allows.
-pool.py sets the limits. Names without an axis B describe one sentence.
+A hypothesis is the tokens after BOS, up to EOS, then PAD. beam.py and sampling.py extend it by a
+token that constraints.py allows. Names without an axis B describe one sentence.
 """
 
 import dataclasses
@@ -67,6 +63,10 @@ class Hypotheses:
 
 
 def length_penalty(length: Any, config: DecodeConfig) -> Any:
+    """Return the divisor of a sum of log-probabilities; EOS counts in the length.
+
+    Equation 14 of Wu et al. (2016) has beta = 5, and beta = 0 is length^alpha.
+    """
     beta = config.length_penalty_beta
     return ((beta + length) / (beta + 1.0)) ** config.length_penalty
 
@@ -98,8 +98,7 @@ def advance(
     """Extend all searches token by token until at least `min_waiting` of them wait.
 
     A search waits if it is done, or if it has no room for more tokens. The last position stays
-    free, because a waiting search keeps overwriting that position of its cache. Sentences do not
-    influence each other.
+    free, because a waiting search keeps overwriting that position of its cache.
     """
     last = searches_B.live_tokens_WT.shape[-1] - 1
 

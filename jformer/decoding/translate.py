@@ -71,7 +71,7 @@ def hypotheses(
     requires the `target_language`. Warnings count cut texts and outputs without their prefix.
     """
     config, rules = decoder.config, rules_of(decoder.config, vocabularies)
-    prefixes = prefixes or [""] * len(texts)
+    prefixes = [""] * len(texts) if prefixes is None else prefixes
     requests = encode(decoder, vocabularies, rules, texts, prefixes)
     found = decoder.find([*requests.values()], rules)
     outputs = [
@@ -113,19 +113,19 @@ def encode(
 ) -> dict[int, Request]:
     """Return a request for each text that is not blank, by its index; long texts are cut."""
     max_length = decoder.max_length - 1
-    numbers = [n for n, text in enumerate(texts) if text.strip()]
-    sources = vocabularies.source.encode([texts[n] for n in numbers])
+    sources = vocabularies.source.encode(texts)
     requests, cut = {}, []
-    for n, source in zip(numbers, sources, strict=True):
-        text = texts[n]
+    for n, (text, source, prefix) in enumerate(zip(texts, sources, prefixes, strict=True)):
+        if not text.strip():
+            continue
         if len(source) > max_length:
             cut.append(text)
             source = source[:max_length]
             text = vocabularies.source.decode(source)
         seed = zlib.crc32(np.asarray(source, np.int32).tobytes()) >> 1  # fits int32
+        prefix_ids, spans = encode_prefix(prefix, vocabularies.target)
         given, progress = rules.constraint.encode(text, source)
-        prefix, spans = encode_prefix(prefixes[n], vocabularies.target)
-        requests[n] = Request(source, prefix, seed, spans, given, progress)
+        requests[n] = Request(source, prefix_ids, seed, spans, given, progress)
     warn("texts cut to config.data.max_length tokens; split long texts into sentences", cut)
     return requests
 
@@ -168,7 +168,7 @@ def add_details(
     pairs = [(x.source, x.output) for n_best in outputs for x in n_best if x.tokens is None]
     # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
     layer = max(1, min(model.config.decoder_layers for model in decoder.models) - 1)
-    scored = iter(score_pairs(decoder.models, decoder.params, pairs, decoder.slots, layer))
+    scored = iter(score_pairs(decoder, pairs, layer))
     for n_best in outputs:
         for i, hypothesis in enumerate(n_best):
             if hypothesis.tokens is None:
@@ -195,4 +195,4 @@ def warm_up(
         ids = [EOS + 1] * min(length, decoder.max_length - 1)
         request = Request(ids, [], 0, (), *rules.constraint.encode("", ids))
         for slots in sorted({slots_for(n) for n in range(1, batch + 1)}):
-            decoder.find([request] * min(slots, decoder.slots), rules)
+            decoder.find([request] * min(slots, decoder.config.batch_size), rules)

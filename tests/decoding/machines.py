@@ -18,7 +18,7 @@ import numpy as np
 from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD
 from jformer.decoding import pool  # noqa: F401  makes a config an argument of compiled programs
-from jformer.decoding.constraints import NO_RULES, Rules
+from jformer.decoding.constraints import NO_RULES, Rules, Task
 from jformer.decoding.search import Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
@@ -86,7 +86,7 @@ def started(sentences_B, W, T):
 
 @jax.jit
 def advanced(config, strategy, sentences_B, searches_B, enough, rules=NO_RULES):
-    extend = functools.partial(strategy.extend, step, config, rules=rules)
+    extend = functools.partial(strategy.extend, Task(step, config, rules))
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
     return advance(extend, sentences_B, searches_B, enough)
 

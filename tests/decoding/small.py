@@ -1,5 +1,6 @@
 """A small Transformer that no training has touched, and its next token by the whole decoder."""
 
+import dataclasses
 import functools
 
 import jax
@@ -24,9 +25,9 @@ def make(config=MODEL, seed=0):
     return model, {**params, "embedding": params["embedding"].at[EOS].multiply(0.4)}
 
 
-def decoder_of(config, places, *members):
+def decoder_of(config, slots, *members):
     models, params = zip(*(members or [make()]), strict=True)
-    return Decoder(models, params, config, MAX_LENGTH, places)
+    return Decoder(models, params, dataclasses.replace(config, batch_size=slots), MAX_LENGTH)
 
 
 def log_probs_by(members, source):

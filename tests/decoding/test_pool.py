@@ -70,7 +70,7 @@ def shapes(monkeypatch):
     seen, run_searches = [], pool.run_searches
 
     def watched(*arguments):
-        _, (sentences_B, searches_B), _ = arguments
+        *_, (sentences_B, searches_B), _ = arguments
         B, _, T = searches_B.live_tokens_WT.shape
         seen.append((B, sentences_B.memory[0].mask_B11S.shape[-1], T))
         return run_searches(*arguments)
@@ -141,7 +141,7 @@ def test_an_ensemble_searches_by_the_mean_of_the_probabilities_of_forced_decodin
     found = found_by(decoder_of(SHORT, 64, *members), requests)
     pairs = [(r.source, one) for r, every in zip(requests, found, strict=True) for one in every]
     without_end = [(source, [t for t in one.tokens if t != EOS]) for source, one in pairs]
-    passes = [score_pairs((model,), (p,), without_end, batch_size=64) for model, p in members]
+    passes = [score_pairs(decoder_of(SHORT, 64, each), without_end) for each in members]
     for (_, one), *each in zip(pairs, *passes, strict=True):
         shares = np.mean([np.exp(forced.log_probs_T.astype(np.float64)) for forced in each], axis=0)
         expected = np.log(shares)[: len(one.tokens)].sum()  # without EOS if the limit came first

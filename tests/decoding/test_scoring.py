@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import BOS, EOS, ModelConfig
+from jformer.config import BOS, EOS, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabulary
+from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import (
     Attention,
     align,
@@ -34,6 +35,10 @@ PAIRS = [tuple(RNG.integers(3, V, n).tolist() for n in lengths) for lengths in L
 def make(seed, **changes):
     model = Transformer(dataclasses.replace(MODEL, **changes), V)
     return model, random_params(model, seed, deviation=0.6)  # far from a uniform distribution
+
+
+def decoder_of(*members):
+    return Decoder(*zip(*members, strict=True), DecodeConfig(batch_size=4), max_length=100)
 
 
 def alone(model, params, pair):
@@ -62,7 +67,7 @@ def one():
 
 def test_log_probabilities_are_those_of_each_pair_alone_in_the_order_of_the_pairs(one):
     model, params = one
-    found = score_pairs((model,), (params,), PAIRS, 4)
+    found = score_pairs(decoder_of((model, params)), PAIRS)
     assert len(found) == len(PAIRS)
     for pair, forced in zip(PAIRS, found, strict=True):
         assert forced.weights_TS is None
@@ -74,17 +79,15 @@ def test_weights_are_the_mean_of_the_heads_of_the_layer_asked_for():
     model, params = make(3, num_layers=2)
     weights = weights_of(model, params, PAIRS[0])
     for layer in (1, 2):
-        (forced,) = score_pairs((model,), (params,), PAIRS[:1], 4, layer)
+        (forced,) = score_pairs(decoder_of((model, params)), PAIRS[:1], layer)
         expected_TS = weights[f"decoder_{layer - 1}/cross_attention"].mean(axis=0)
         np.testing.assert_allclose(forced.weights_TS, expected_TS, atol=1e-5)
         np.testing.assert_allclose(forced.weights_TS.sum(axis=1), 1, atol=1e-5)
 
 
 def test_an_ensemble_has_the_mean_of_probabilities_and_of_weights(one):
-    models, params = zip(one, make(1, positions="rotary"), strict=True)
-    pair = PAIRS[0]
-    (forced,) = score_pairs(models, params, [pair], 4, layer=1)
-    members = list(zip(models, params, strict=True))
+    pair, members = PAIRS[0], [one, make(1, positions="rotary")]
+    (forced,) = score_pairs(decoder_of(*members), [pair], layer=1)
     mean_T = np.mean([np.exp(alone(*member, pair)) for member in members], axis=0)
     np.testing.assert_allclose(np.exp(forced.log_probs_T), mean_T, rtol=1e-4)
     name = "decoder_0/cross_attention"
@@ -105,11 +108,11 @@ def test_a_batch_holds_no_more_positions_than_fit(monkeypatch):
 
 def test_a_table_of_positions_is_used_to_its_end_and_not_beyond():
     model, params = make(2, positions="learned(max_positions=21)")
-    (forced,) = score_pairs((model,), (params,), [PAIRS[1]], 4)  # 20 tokens and EOS
+    (forced,) = score_pairs(decoder_of((model, params)), [PAIRS[1]])  # 20 tokens and EOS
     expected_T = alone(model, params, PAIRS[1])
     np.testing.assert_allclose(forced.log_probs_T, expected_T, atol=1e-4)
     with pytest.raises(UserError, match=r"max_positions=21\b.*\b41 tokens"):
-        score_pairs((model,), (params,), [([], [7] * 40)], 4)
+        score_pairs(decoder_of((model, params)), [([], [7] * 40)])
 
 
 TEXTS = ["the old house", "das alte Haus", "überraschend 3.5"]

@@ -86,7 +86,7 @@ def assert_peers_agree(model, params, sources, extra, max_length):
 
     def ours(beam_size):
         decode = DecodeConfig(beam_size=beam_size, max_extra_length=extra)
-        decoder = Decoder((model,), (params,), decode, max_length, 32)
+        decoder = Decoder((model,), (params,), decode, max_length)
         found = decoder.find(requests)
         return [found[i] for i in range(len(requests))]
 

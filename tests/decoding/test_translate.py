@@ -37,7 +37,7 @@ class Translator:
     def find(self, texts, prefixes=None, max_length=100, params=None, **decode):
         config = dataclasses.replace(CONFIG, **decode)
         members = (self.model,), (params or self.params,)
-        decoder = Decoder(*members, config, max_length, config.batch_size)
+        decoder = Decoder(*members, config, max_length)
         return hypotheses(decoder, self.vocabularies, texts, prefixes)
 
     def with_rows(self, rows, value):
@@ -183,11 +183,11 @@ def test_after_a_warm_up_no_request_of_its_sizes_compiles_anything(translator):
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
     config = dataclasses.replace(CONFIG, beam_size=2, n_best=1)
-    decoder = Decoder((translator.model,), (translator.params,), config, 100, config.batch_size)
+    decoder = Decoder((translator.model,), (translator.params,), config, 100)
     warm_up(decoder, translator.vocabularies, lengths=[15, 20], batch=5)
     assert compiled
     compiled.clear()
     for number in (1, 2, 3, 5):
         for text in ("one", "four five six one two"):
-            hypotheses(decoder, translator.vocabularies, [text] * number)
+            hypotheses(decoder, translator.vocabularies, [text] * number, ["se"] * number)
     assert compiled == []

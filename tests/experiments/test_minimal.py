@@ -84,7 +84,7 @@ def test_greedy_decoding_gives_the_outputs_of_a_beam_of_one(ends, trained, model
     model, minimal_model = models
     params = trained[-1] if ends == "with EOS" else random_params(model)
     max_length = CONFIG.data.max_length
-    decoder = Decoder((model,), (params,), CONFIG.decode, max_length, len(VALIDATION))
+    decoder = Decoder((model,), (params,), CONFIG.decode, max_length)
     expected = [best.text for best, *_ in hypotheses(decoder, vocabularies, VALIDATION)]
     assert len(set(expected)) > 1
     outputs = minimal.translate(minimal_model, params, vocabularies.target, VALIDATION)
