@@ -255,7 +255,7 @@ def read(
 def decode_row(row: tuple[bytes | str, ...], names: Sequence[str], number: int) -> list[str]:
     """Return the texts of a row; `UserError` if the line is bad."""
     if not row:
-        raise UserError(f"{names[0]}:{number}: must have 2 columns, or as many as line 1; {FIX}")
+        raise UserError(f"{names[0]}:{number}: must have two columns, or as many as line 1; {FIX}")
     return [decode(line, name, number) for line, name in zip(row, names, strict=True)]
 
 
