@@ -67,9 +67,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 def read_scores(workdir: Path) -> dict[str, Any]:
     """Return `{test set: scores}` of results.json; `UserError` for a damaged file."""
-    results = read_results(workdir)
-    results.pop(SERVED, None)
-    return results
+    return {name: scores for name, scores in read_results(workdir).items() if name != SERVED}
 
 
 def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:

@@ -1,38 +1,12 @@
 """The run directory: its lock, and the lines of metrics.jsonl."""
 
-import contextlib
 import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from jformer.main import main
-from jformer.rundir import read_metrics
+from jformer.rundir import locked, read_metrics
 from tests.conftest import small_flags
-
-HOLDER = (
-    "import pathlib, sys, time\n"
-    "from jformer.rundir import locked\n"
-    "with locked(pathlib.Path(sys.argv[1])):\n"
-    "    print('locked', flush=True)\n"
-    "    time.sleep(600)\n"
-)
-
-
-@contextlib.contextmanager
-def holder(workdir):
-    """Another process that trains in the directory, as far as a third can tell."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(workdir)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "locked\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.process
@@ -41,12 +15,9 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
 ):
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
     command = ["jformer", *small_flags(corpus_directory, workdir), "--config.train.steps=13"]
-    with holder(workdir) as first:
+    with locked(workdir):
         assert main(command) == 2
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert f"{workdir}: another" in error
-        first.send_signal(signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
+        assert f"{workdir}: another" in capsys.readouterr().err.splitlines()[-1]
     assert main(command) == 0
     assert read_metrics(workdir)[-1]["step"] == 13
     assert not (workdir / "lock").exists()

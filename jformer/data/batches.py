@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from jformer.components import find, split_list
-from jformer.config import BOS, PAD, Config, DataConfig
+from jformer.config import BOS, PAD, Config
 from jformer.data.tokens import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies
 
@@ -25,8 +25,8 @@ Batch = dict[str, np.ndarray]
 # A random version of all pairs.
 Augment = Callable[[TokenPairs, np.random.Generator], TokenPairs]
 Position = dict[str, int]  # the epoch, its next batch, and the total number of batches so far
-# The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
-Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
+# The pairs in each row, sorted by shape, and the number of rows of each shape.
+Arrangement = tuple[Ragged, np.ndarray]
 
 PREFETCHED = 8  # batches built ahead of the current one
 ROW_MULTIPLE = 8  # batch rows are multiples, to divide among devices
@@ -48,8 +48,6 @@ class Buckets:
     The source and target lengths of the shapes are multiples of `multiple`.
     """
 
-    packed = False
-
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int, multiple: int):
         lengths = sorted(bucket_lengths(S, T, number, multiple), key=sum, reverse=True)
         self.shapes = [(rows_that_fit(batch_tokens, max(pair)), *pair) for pair in lengths]
@@ -66,8 +64,8 @@ class Buckets:
             larger = [k for k in range(number) if np.all(np.array(self.shapes[k][1:]) >= (s, t))]
             if larger and len(left) * sum(self.shapes[larger[-1]][1:]) < height * (s + t):
                 shape_of[left] = larger[-1]
-        rows = np.bincount(shape_of, minlength=len(self.shapes))
-        return np.argsort(shape_of, kind="stable"), np.ones(len(S), np.int32), rows
+        rows = Ragged(np.argsort(shape_of, kind="stable"), np.ones(len(S), np.int32))
+        return rows, np.bincount(shape_of, minlength=len(self.shapes))
 
     def smallest(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
         """Return the number of the smallest shape that each pair fits."""
@@ -131,8 +129,6 @@ class Packing:
     proportion to its tokens: a multiple of `multiple`, or the length of the longest pair.
     """
 
-    packed = True
-
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int, multiple: int):
         longer = int(max(S.sum(), T.sum()))
         widths = []
@@ -160,17 +156,15 @@ class Packing:
             row.free_T -= t
             row.pairs.append(pair)
         complete += [row.pairs for row in rows]
-        counts = np.array([len(pairs) for pairs in complete], np.int32)
-        return np.concatenate(complete), counts, np.array([len(complete)])
+        return Ragged.from_rows(complete), np.array([len(complete)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """The pairs of an epoch in row order, and its batches as ranges of rows."""
+    """The rows of an epoch, and its batches as ranges of rows."""
 
     pairs: TokenPairs
-    members: np.ndarray  # indices into `pairs`
-    row_offsets: np.ndarray  # row r has members[row_offsets[r] : row_offsets[r + 1]]
+    rows: Ragged  # indices into `pairs`
     batches: np.ndarray  # (number of the shape, first row, end row) of each
 
     def __len__(self) -> int:
@@ -203,15 +197,14 @@ class Batches:
             S, T = (side.lengths for side in drawn)
             fits = np.any([(s >= S) & (t >= T) for _, s, t in shapes], axis=0)
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
-        by_row, counts, rows_of_shapes = self.layout.arrange(*pairs.lengths(order))
-        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+        rows, rows_of_shapes = self.layout.arrange(*pairs.lengths(order))
         batches, first = [], 0
         for shape, (height, _, _) in enumerate(shapes):
             end = first + int(rows_of_shapes[shape])
             batches += [(shape, i, min(i + height, end)) for i in range(first, end, height)]
             first = end
         shuffled = np.array(batches, np.int32)[rng.permutation(len(batches))]
-        return Epoch(pairs, order[by_row], offsets, shuffled)
+        return Epoch(pairs, Ragged(order[rows.flat], rows.lengths), shuffled)
 
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
         """Return batch `number` of an epoch, or one of `parts` equal parts of its rows.
@@ -223,12 +216,9 @@ class Batches:
         shape, first, last = plan.batches[number]
         height, S, T = self.layout.shapes[shape]
         height = -(-height // parts)
-        begin = min(first + part * height, last)
-        end = min(begin + height, last)
-        offsets = plan.row_offsets[begin : end + 1]
-        members = plan.members[offsets[0] : offsets[-1]]
-        row = np.repeat(np.arange(end - begin), np.diff(offsets))
-        sources, targets = (side.take(members) for side in plan.pairs)
+        rows = plan.rows.take(np.arange(first, last)[part * height :][:height])
+        row = np.repeat(np.arange(len(rows)), rows.lengths)  # of each pair
+        sources, targets = (side.take(rows.flat) for side in plan.pairs)
 
         def padded(width: int, texts: Ragged, values: np.ndarray) -> np.ndarray:
             """Concatenate the texts of each row, starting at its first position."""
@@ -242,7 +232,7 @@ class Batches:
             "target_BT": padded(T, targets, shift_right(targets)),
             "labels_BT": padded(T, targets, targets.flat),
         }
-        if self.layout.packed:
+        if isinstance(self.layout, Packing):
             segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
             source_segment = np.repeat(segment, sources.lengths)
             target_segment = np.repeat(segment, targets.lengths)
@@ -254,7 +244,7 @@ class Batches:
         """Return the fraction of the first epoch's positions, on both sides, that are tokens."""
         plan = self.epoch(0)
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
-        tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))
+        tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.rows.flat))
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
@@ -301,7 +291,9 @@ def make_batches(
 ) -> Batches:
     """Return the batches of the training pairs `rows`, with the layout of the config."""
     data, tokens = config.data, config.train.batch_tokens
-    augments = make_augments(data, vocabularies)
+    names = split_list(data.augment)
+    parts = [find("config.data.augment", "augmentation", name) for name in names]
+    augments = [part(vocabularies) for part in parts]
     # The layout fits one random version of each pair, as a sample of all epochs' versions.
     drawn = augmented(pairs, augments, np.random.default_rng(config.seed))
     S, T = (
@@ -314,11 +306,6 @@ def make_batches(
     else:
         layout = Buckets(S, T, tokens, data.num_buckets, data.length_multiple)
     return Batches(pairs, rows, layout, config.seed, augments)
-
-
-def make_augments(data: DataConfig, vocabularies: Vocabularies) -> list[Augment]:
-    parts = split_list(data.augment)
-    return [find("config.data.augment", "augmentation", x)(vocabularies) for x in parts]
 
 
 def augmented(

@@ -33,13 +33,6 @@ TAG = re.compile(
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of the file of one side
 
-# The message of each reason.
-REASONS = {
-    "empty": "pairs skipped: a side is empty",
-    "bad_line": "lines skipped: not UTF-8, or a wrong number of columns",
-    "too_long": "pairs skipped: more tokens than config.data.max_length",
-}
-NAMES_KEPT = 3
 FIX = "fix the line, or, for training data only, set config.data.bad_lines=skip"
 
 
@@ -89,23 +82,21 @@ class Corpus:
 
 @dataclasses.dataclass
 class Report:
-    """Counts of skipped and changed lines and pairs by reason, with the first locations."""
+    """Counts of skipped pairs by reason, with the first three locations."""
 
     decisions: dict[str, dict] = dataclasses.field(default_factory=dict)
 
     def add(self, reason: str, name: str) -> None:
         entry = self.decisions.setdefault(reason, {"count": 0, "first": []})
         entry["count"] += 1
-        if len(entry["first"]) < NAMES_KEPT:
-            entry["first"].append(name)
+        entry["first"] = [*entry["first"], name][:3]
 
-    def lines(self) -> list[str]:
-        """Return one line per reason, or a single line if nothing was skipped or changed."""
-        lines = [
-            f"{entry['count']:,} {REASONS[reason]} ({', '.join(entry['first'])})"
+    def __str__(self) -> str:
+        skipped = [
+            f"{entry['count']:,} pairs skipped: {reason} ({', '.join(entry['first'])})"
             for reason, entry in self.decisions.items()
         ]
-        return lines or ["nothing skipped or changed"]
+        return "; ".join(skipped) or "nothing skipped or changed"
 
 
 def open_corpus(name: str, source_language: str, target_language: str) -> Corpus:
@@ -114,8 +105,9 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
     if name.endswith((".tsv", ".tsv.gz")):
         return open_tsv(require_file(Path(name)), languages)
     if name.endswith(".parquet"):
-        tables = load_tables(name, languages, "parquet", data_files=str(require_file(Path(name))))
-        return open_table(tables["train"], name, (Path(name),), languages)
+        path = require_file(Path(name))
+        tables = load_tables(name, languages, "parquet", data_files=name)
+        return dataclasses.replace(open_table(tables["train"], name, languages), files=(path,))
     return open_files(*(find_side(f"{name}.{language}") for language in languages))
 
 
@@ -183,8 +175,9 @@ def load_tables(name: str, languages: Languages, path: str, **options: Any) -> A
         raise UserError(f"{name}: cannot be loaded ({reason}){advice}") from error
 
 
-def open_table(table: Any, name: str, files: tuple[Path, ...], languages: Languages) -> Corpus:
+def open_table(table: Any, name: str, languages: Languages) -> Corpus:
     """Open a table with a column per language, or with both in its column `translation`."""
+    files = tuple(Path(file["filename"]) for file in table.cache_files)
     table = table.flatten()
     choices = [languages, tuple(f"translation.{language}" for language in languages)]
     if "en" in languages:  # as in sentence-transformers/parallel-sentences-*
@@ -238,20 +231,25 @@ def read(
 ) -> Iterator[tuple[int, str, str]]:
     """Yield line number, source and target of each pair; markup is skipped.
 
-    A bad line is a `UserError`. If `bad_lines` is skip, it is skipped and added to the report.
+    A bad line is a `UserError`, or skipped if `bad_lines` is skip. The `report` of training text
+    counts skipped lines; with a report, pairs with an empty side are skipped as well.
     """
     for number, row in enumerate(corpus.rows(), start=1):
         if row is None:
             continue
+        reason = ""
         try:
             source, target = decode_row(row, corpus.names, number)
+            if report and not (source.strip() and target.strip()):
+                reason = "empty"
         except UserError:
             if bad_lines == "error":
                 raise
-            if report:
-                report.add("bad_line", f"{corpus.names[0]}:{number}")
-        else:
+            reason = "bad_line"
+        if not reason:
             yield number, source, target
+        elif report:
+            report.add(reason, f"{corpus.names[0]}:{number}")
 
 
 def decode_row(row: tuple[bytes | str, ...], names: Sequence[str], number: int) -> list[str]:

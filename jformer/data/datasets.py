@@ -29,7 +29,6 @@ Pairs = list[tuple[str, str]]  # of source and target
 
 PHRASES = Path(__file__).with_name("phrases.tsv.gz")  # its columns: split, English, German
 COLUMNS = {"en": 1, "de": 2}
-NUM_PHRASES = 40_000
 
 
 def read_datasets() -> dict[str, dict[str, Any]]:
@@ -61,15 +60,13 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
             raise data.wrong("name", reason)
         subfolder = dataset.get("subfolder", "").format(languages=data.languages) or None
         tables = load_tables(name, languages, name, data_dir=subfolder, revision=revision or None)
-    validation = "dev" if "dev" in tables else "validation"
-    splits = {"train": "train", validation: "validation", "test": dataset.get("test", "test")}
-    corpora = {}
-    for published, split in splits.items():
-        if published in tables and (with_train or split != "train"):
-            files = tuple(Path(file["filename"]) for file in tables[published].cache_files)
-            table = open_table(tables[published], f"{name}/{published}", files, languages)
-            corpora[split] = [table]
-    return corpora
+    splits = {"train": "train", "validation": "validation", "dev": "validation"}
+    splits["test"] = dataset.get("test", "test")
+    return {
+        split: [open_table(tables[published], f"{name}/{published}", languages)]
+        for published, split in splits.items()
+        if published in tables
+    }
 
 
 def open_folder(
@@ -80,50 +77,44 @@ def open_folder(
     The files may be in subfolders. Test sets after the first are optional.
     """
     source, target = data.source_language, data.target_language
+    foreign = target if source == "en" else source
+    splits = dataset.get(f"files_{foreign}", dataset["files"])
     # Of files with the same name, the one that is least deep is the last, and taken.
     paths = sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path), reverse=True)
     found = {re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name): path for path in paths}
     archives = [f"{source}-{target}", f"{target}-{source}"]
     archive = next((each for each in archives if any(each in name for name in found)), archives[0])
-    foreign = target if source == "en" else source
     words = {"source": source, "target": target, "foreign": foreign, "archive": archive}
     corpora = {}
-    for split, prefixes in dataset["files"].items():
-        if split == "train" and not with_train:
-            continue
-        if split == "train" and foreign == "fr":
-            prefixes += " " + dataset.get("french", "")
+    for split, prefixes in splits.items():
         sources = [f"{x.format(side='src', **words)}.{source}" for x in prefixes.split()]
         targets = [f"{x.format(side='ref', **words)}.{target}" for x in prefixes.split()]
         missing = [name for name in sources + targets if name not in found]
         if not missing:
             pairs = zip(sources, targets, strict=True)
             corpora[split] = [open_files(found[one], found[other]) for one, other in pairs]
-        elif split in [*dataset["files"]][:3]:
-            raise data.wrong(
-                "directory",
-                f"lacks {', '.join(missing)} (each may end in .gz, .sgm or .xml); to download the "
-                f"data set instead, `pip install datasets` and leave config.data.directory empty",
-            )
+        elif split in [*splits][:3] and (with_train or split != "train"):
+            reason = f"lacks {', '.join(missing)}; each may also end in .gz, .sgm or .xml"
+            raise data.wrong("directory", reason)
     return corpora
 
 
-def open_phrases(config: Config, with_train: bool, *, pairs: int = NUM_PHRASES) -> dict[str, Pairs]:
+def open_phrases(config: Config, with_train: bool, *, pairs: int = 40_000) -> dict[str, Pairs]:
     """Return the first `pairs` pairs of the built-in corpus, see `read_phrases`."""
     return read_phrases(config.data.source_language, config.data.target_language, pairs)
 
 
-def read_phrases(source: str, target: str, number: int = NUM_PHRASES) -> dict[str, Pairs]:
+def read_phrases(source: str, target: str, number: int = 40_000) -> dict[str, Pairs]:
     """Return the first pairs of the built-in corpus by split: phrases of CLDR, see quickstart.md.
 
     `test` has new combinations of names seen in training. Each phrase of `test_unseen_names` has a
     name that no training phrase has. These two and `validation` have a twentieth of the pairs each.
     `tests/data/make_phrases.py` generated the file.
     """
-    if {source, target} != {*COLUMNS} or not 20 <= number <= NUM_PHRASES:
+    if {source, target} != {*COLUMNS}:
         raise UserError(
-            f"config.data.name=phrases: has 20 to {NUM_PHRASES:,} pairs in en and de, not "
-            f"{number:,} in {source}-{target}; for other text, set config.data.name=files"
+            f"config.data.name=phrases: has en and de, not {source}-{target}; for other text, set "
+            f"config.data.name=files"
         )
     held_out = min(1000, number // 20)
     sizes = dict.fromkeys(("validation", "test", "test_unseen_names"), held_out)
@@ -148,8 +139,7 @@ def open_split_files(config: Config, with_train: bool) -> Corpora:
 
 def open_given(config: Config, with_train: bool) -> Corpora:
     raise UserError(
-        "config.data.name=given: requires the pairs of jformer.train(pairs=..., "
-        "validation=...); to score other pairs, set --data=PAIRS"
+        "config.data.name=given: requires jformer.train(pairs=...); or set --data=PAIRS"
     )
 
 

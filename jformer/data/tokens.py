@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 VERSION = 9  # of the entry format and the reading of files; raise it to rebuild all entries
 MAX_CACHE_BYTES = 50 * 2**30  # about five corpora as large as WMT14 English-French
 CHUNK = 10_000  # pairs tokenized together
-SIDES = ("source", "target")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,10 +124,10 @@ def tokenize_corpora(
     weights = np.array(data.corpus_weights(len(corpora)))[places[:, 0]]
     rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * fits)
     for corpus, line in places[~fits]:
-        report.add("too_long", f"{corpora[corpus].names[0]}:{line}")
+        report.add("above_max_length", f"{corpora[corpus].names[0]}:{line}")
     if not len(rows):
         names = ", ".join(corpus.names[0] for corpus in corpora)
-        raise UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
+        raise UserError(f"{names}: no pair to train on; {report}")
     ids = [np.memmap(file, np.int32, "r") for file in files]
     return Tokenized(TokenPairs(*map(Ragged, ids, lengths.T)), rows, places, report)
 
@@ -146,7 +145,7 @@ def write_tokens(
         (folder / "index").open("wb") as index_file,
     ):
         for number, corpus in enumerate(corpora):
-            pairs = pairs_with_text(corpus, data.bad_lines, report)
+            pairs = read(corpus, data.bad_lines, report)
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines, sources, targets = zip(*chunk, strict=True)
                 ids = tokenize(Split(sources, targets), vocabularies, data)
@@ -156,15 +155,6 @@ def write_tokens(
                 index_file.write(np.array(columns, np.int32).T.tobytes())
                 progress.advance(len(lines))
     (folder / "report.json").write_text(json.dumps(report.decisions))
-
-
-def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tuple[int, str, str]]:
-    """Yield the line number and the texts of each pair; report pairs with an empty side."""
-    for number, source, target in read(corpus, policy, report):
-        if source.strip() and target.strip():
-            yield number, source, target
-        else:
-            report.add("empty", f"{corpus.names[0]}:{number}")
 
 
 def tokenize(split: Split, vocabularies: Vocabularies, data: DataConfig) -> TokenPairs:

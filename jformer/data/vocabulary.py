@@ -36,13 +36,9 @@ NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
     "nfkc": normalizers.NFKC(),
     "lower": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
 }
-# The entries that suffice for any text, before all learned ones.
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
+BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]  # the first entries of a unigram
 # GPT-2's pattern, but digits are single, and accents and vowel signs belong to their letters.
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# No vocabulary has an entry for this character, so it tests whether any text can be encoded.
-RARE_CHARACTER = "\U0010fffd"
 # The entry of a language token: a noncharacter of Unicode, which no text contains. The tokenizer's
 # post-processor puts it before every text, and decoded text does not contain it.
 LANGUAGE = "\ufdd0"
@@ -68,14 +64,8 @@ class Vocabulary:
         """Load a `tokenizer.json`, or a SentencePiece `.model` of type Unigram or BPE."""
         try:
             if path.suffix in (".model", ".spm"):
-                tokenizer = find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path)
-            else:
-                tokenizer = Tokenizer.from_file(str(path))
-            # Raises if the tokenizer needs an unknown entry and has none.
-            tokenizer.encode_batch_fast([RARE_CHARACTER], add_special_tokens=False)
-            return cls(tokenizer)
-        except UserError:
-            raise
+                return cls(find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path))
+            return cls(Tokenizer.from_file(str(path)))
         except Exception as error:
             needed = "must be a tokenizer.json or a SentencePiece .model, Unigram or BPE"
             raise UserError(f"{path}: {needed} ({error})") from error
@@ -108,11 +98,6 @@ class Vocabulary:
         entries, prefix = model["vocab"], len(model["continuing_subword_prefix"] or "")
         rows = [(entries[a], entries[b], entries[a + b[prefix:]]) for a, b in model["merges"]]
         return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
-
-    @property
-    def has_whole_words(self) -> bool:
-        """Return whether the entries are words, not sub-words."""
-        return isinstance(self.tokenizer.model, models.WordLevel)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
@@ -147,10 +132,9 @@ class Vocabularies(NamedTuple):
     def train(cls, pairs: Callable[[], Iterable[tuple[str, str]]], data: DataConfig) -> Self:
         """Learn from the pairs, read again for each side, or load the files that `data` names."""
 
-        def make(texts: Iterable[str], path: str, tokenizer: str) -> Vocabulary:
-            if path:
-                return Vocabulary.load(Path(path))
-            return Vocabulary.train(texts, data.vocabulary_size, tokenizer)
+        def make(texts: Iterable[str], path: str, kind: str) -> Vocabulary:
+            size = data.vocabulary_size
+            return Vocabulary.load(Path(path)) if path else Vocabulary.train(texts, size, kind)
 
         if data.joint_vocabulary:
             both = make(chain.from_iterable(pairs()), data.vocabulary, data.tokenizer)
@@ -185,9 +169,11 @@ def byte_bpe(
     byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=BYTES, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=byte_level.alphabet(), show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
-    return with_plain_entries(tokenizer)
+    return tokenizer
 
 
 def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
@@ -197,17 +183,16 @@ def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(WORDS, "isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    smallest = len(BYTE_FALLBACK) + 1  # the trainer learns at least one entry
     trainer = trainers.UnigramTrainer(
-        vocab_size=max(size, smallest), special_tokens=BYTE_FALLBACK, show_progress=False
+        vocab_size=size, special_tokens=BYTE_FALLBACK, show_progress=False
     )
     alphabet: set[str] = set()
 
     def checked() -> Iterator[str]:
         """Yield the texts; raise if their alphabet does not fit: training would not terminate."""
         for text in texts:
-            alphabet.update(normalize(normalizer, text))
-            if smallest + len(alphabet) > size:
+            alphabet.update(normalizer.normalize_str(text) if normalizer else text)
+            if len(BYTE_FALLBACK) + len(alphabet) >= size:
                 raise UserError(
                     f"config.data.vocabulary_size={size + FIRST}: too small for the characters of "
                     f"this text; raise it, or set config.data.tokenizer=byte_bpe"
@@ -215,21 +200,11 @@ def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "
             yield text
 
     tokenizer.train_from_iterator(checked(), trainer)
-    # An unk_id is required; entry 0 is never matched in text.
-    return with_plain_entries(tokenizer, byte_fallback=True, unk_id=0)
-
-
-def normalize(normalizer: normalizers.Normalizer | None, text: str) -> str:
-    return normalizer.normalize_str(text) if normalizer else text
-
-
-def with_plain_entries(tokenizer: Tokenizer, **settings: Any) -> Tokenizer:
-    """Return a trained tokenizer whose trainer's special tokens are ordinary entries."""
     document = json.loads(tokenizer.to_str())
-    document["added_tokens"] = []
-    document["model"] |= settings
-    if document["model"]["type"] == "Unigram":
-        document["model"]["vocab"] = make_deterministic(document["model"]["vocab"])
+    document["added_tokens"] = []  # the bytes are ordinary entries, not special tokens
+    # An unk_id is required; entry 0 is never matched in text.
+    settings = {"byte_fallback": True, "unk_id": 0}
+    document["model"] |= {**settings, "vocab": make_deterministic(document["model"]["vocab"])}
     return Tokenizer.from_str(json.dumps(document))
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from jformer import cli
 from jformer.config import Config
 from jformer.data.batches import make_batches
-from jformer.data.corpora import Corpus, Report, Split
+from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.datasets import open_data
-from jformer.data.tokens import SIDES, make_vocabularies, pairs_with_text, tokenize_corpora
+from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
 RATIO = 9  # between token counts; the limit of Moses' clean-corpus-n
 
@@ -62,7 +62,7 @@ def corpus_statistics(
         "sources_in_training_text": leaked.decisions,
         "tokens_per_text": {
             name: length_statistics(side.lengths[rows])
-            for name, side in zip(SIDES, tokenized.pairs, strict=True)
+            for name, side in zip(("source", "target"), tokenized.pairs, strict=True)
         },
         "token_utilization": {
             name: round(batches.token_utilization(), 4) for name, batches in batchings.items()
@@ -83,7 +83,7 @@ def read_again(
     scored_sources = {text.strip() for split in scored.values() for text in split.sources}
     trained_sources, seen = set[str](), set[int]()
     for corpus in corpora:
-        for number, *texts in pairs_with_text(corpus, config.data.bad_lines, Report()):
+        for number, *texts in read(corpus, config.data.bad_lines, Report()):
             place = f"{corpus.names[0]}:{number}"
             source, target = map(str.strip, texts)
             pairs[corpus.names[0]] += 1

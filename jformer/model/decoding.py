@@ -15,9 +15,9 @@ from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention, padding_mask
-from jformer.model.layers import DecoderLayer
+from jformer.model.layers import DecoderLayer, normalize
 from jformer.model.shapes import checked
-from jformer.model.transformer import Transformer
+from jformer.model.transformer import Transformer, logits_of
 
 # Keys (H, K, W, T) and values (H, W, T, U) for each layer. Keys are cached transposed: multiplying
 # them by few queries is then up to 2.4 times as fast on a CPU.
@@ -80,7 +80,8 @@ def decode_step(
             layer, x_1WD, t, layer_cache, beam_indices_WT, cross_kv, memory.mask_B11S
         )
         new_cache.append(layer_cache)
-    return model.logits(model.final_norm("decoder_norm", x_1WD))[0], new_cache
+    x_1WD = normalize(model.decoder_norm, x_1WD)
+    return logits_of(x_1WD, *model.embeddings.output)[0], new_cache
 
 
 def layer_step(

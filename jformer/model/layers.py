@@ -17,9 +17,9 @@ def make_norm(config: ModelConfig) -> Callable[[Array], Array]:
     return find("config.model.norm", "norm", config.norm)
 
 
-def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
-    """Apply a norm, with a result in the dtype of x."""
-    return norm(x_BLD).astype(x_BLD.dtype)
+def normalize(norm: Callable[[Array], Array] | None, x_BLD: Array) -> Array:
+    """Apply a norm, if any, with a result in the dtype of x."""
+    return x_BLD if norm is None else norm(x_BLD).astype(x_BLD.dtype)
 
 
 class Residual(nn.Module):

@@ -52,9 +52,9 @@ class Transformer(nn.Module):
         # Initial values depend on the depth of a stack: the decoder's layers get their own.
         decoder_config = dataclasses.replace(config, num_layers=config.decoder_layers)
         self.decoder = [decoder_layer(decoder_config) for _ in range(config.decoder_layers)]
-        if config.ends_in_norm:
-            self.encoder_norm = make_norm(config)
-            self.decoder_norm = make_norm(config)
+        # A post-norm stack already ends in a norm.
+        self.encoder_norm = make_norm(config) if config.ends_in_norm else None
+        self.decoder_norm = make_norm(config) if config.ends_in_norm else None
 
     def __call__(
         self, source_BS: Array, target_BT: Array, train: bool = False, segments: Segments = None
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
             mask_B1SS = segment_mask(segments[0], segments[0])
         x_BSD = self.embed(self.embeddings.source_VD, source_BS, train, positions_BS)
         x_BSD = self.run_stack(self.encoder, x_BSD, mask_B1SS, train)
-        return self.final_norm("encoder_norm", x_BSD)
+        return normalize(self.encoder_norm, x_BSD)
 
     @checked
     def decode(
@@ -97,7 +97,7 @@ class Transformer(nn.Module):
         train: bool = False,
         segments: Segments = None,
     ) -> Array:
-        """Return the last states (B, T, D) for `logits`; `source_BS` shows the memory's padding."""
+        """Return the last states: (B, T, D). `source_BS` shows the padding of the memory."""
         positions = positions_BT = None
         mask_B1TT = causal_mask(target_BT.shape[1])
         memory_mask_B1TS = padding_mask(source_BS)
@@ -111,11 +111,7 @@ class Transformer(nn.Module):
         x_BTD = self.run_stack(
             self.decoder, x_BTD, mask_B1TT, train, memory_BSD, memory_mask_B1TS, positions
         )
-        return self.final_norm("decoder_norm", x_BTD)
-
-    def logits(self, x_BLD: Array) -> Array:
-        """Return the logits of the decoder's last states: float32 (B, L, V)."""
-        return logits_of(x_BLD, *self.embeddings.output)
+        return normalize(self.decoder_norm, x_BTD)
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
         """Run the layers in sequence, each with the same other arguments."""
@@ -125,12 +121,6 @@ class Transformer(nn.Module):
         for layer in layers:
             x_BLD = layer(x_BLD, *arguments)
         return x_BLD
-
-    def final_norm(self, name: str, x_BLD: Array) -> Array:
-        """Normalize the end of a pre-norm stack; a post-norm stack already ends in a norm."""
-        if not self.config.ends_in_norm:
-            return x_BLD
-        return normalize(getattr(self, name), x_BLD)
 
     @checked
     def embed(
@@ -160,6 +150,6 @@ class Transformer(nn.Module):
 def logits_of(
     x_BLD: Array, output_VD: Array, bias_V: Array | None, product: Callable = einsum_f32
 ) -> Array:
-    """Multiply by the transposed embedding matrix (Section 3.4): (B, L, V), with V next tokens."""
+    """Multiply by the transposed embedding matrix (Section 3.4): logits (B, L, V)."""
     logits_BLV = product("BLD,VD->BLV", x_BLD, output_VD.astype(x_BLD.dtype))
     return logits_BLV if bias_V is None else logits_BLV + bias_V[None, None]

@@ -56,10 +56,7 @@ def likelihood(
 
 
 def scores_of_outputs(run: Run, split: Split) -> tuple[list[str], dict[str, float]]:
-    """Return outputs for the first `train.metrics_pairs` pairs, and their `train.metrics` by name.
-
-    Each process translates all of them, on one device.
-    """
+    """Return outputs for the first `train.metrics_pairs` pairs, and `train.metrics` by name."""
     number, names = run.config.train.metrics_pairs, split_list(run.config.train.metrics)
     sources, targets = split.sources[:number], split.targets[:number]
     outputs = run.translate(sources)
@@ -68,11 +65,10 @@ def scores_of_outputs(run: Run, split: Split) -> tuple[list[str], dict[str, floa
 
 
 def check_decoding(config: Config) -> None:
-    """Raise `UserError` unless a search with the user's own attention or positions is right.
+    """Raise `UserError` unless the user's own attention and positions are right in a search.
 
-    An attention that ignores its mask or its distances learns well and corrupts every output. Then
-    the probability of an output in the search, where the source has padding, differs from that in a
-    full pass. The model has one layer, and a norm that depends on one position only.
+    One that ignores the mask or the distances learns well and corrupts every output: in a search,
+    where the source has padding, its probabilities are not those of a full pass.
     """
     keys = [key for key in ("attention", "positions") if parse(getattr(config.model, key)).file]
     if not keys:

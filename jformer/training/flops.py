@@ -1,9 +1,8 @@
 """The floating point operations of a model and the peak speed of a device, used for MFU.
 
-Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
-second that the model requires, divided by the peak of the devices (logging.py).
-Operations repeated to save memory count once. A multiply-add is two operations.
-Letters: B rows, S source positions, T target positions.
+Model FLOPs utilization (MFU; Chowdhery et al. 2022, PaLM, appendix B) is the number of operations
+per second that the model requires, divided by the peak of the devices. Operations repeated to save
+memory count once. A multiply-add is two operations.
 """
 
 import re
@@ -12,7 +11,7 @@ from jformer.config import Config
 
 # 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
 # Cloud's documentation; half the number if a sheet specifies it "with sparsity". The whole name
-# must match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after.
+# must match: a part of a GPU (MIG) is slower than the GPU it is named after.
 BFLOAT16_PEAKS = (
     (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312),
     (r"NVIDIA H100 80GB HBM3|NVIDIA H200|NVIDIA GH200 .*", 989),

@@ -18,8 +18,7 @@ EMBEDDINGS = ("embedding", "source_embedding", "output", "output_bias")  # a row
 def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> Any:
     """Return `params` with the parameters of `train.init_from` that have the same name and shape.
 
-    The rows of embeddings and output are matched by their tokens. Prints how much remains new;
-    raises `UserError` if no parameter matches.
+    Rows of embeddings are matched by their tokens. Raises `UserError` if no parameter matches.
     """
     workdir, checkpoint = run_and_checkpoint(config.train.init_from)
     other = load(workdir, checkpoint, plugins=component_files(config))

@@ -1,7 +1,6 @@
 """The log of a run: metrics.jsonl, progress and TensorBoard.
 
-In a run of several processes, only the first writes and prints. Steps never decrease in the log of
-a run, however often it is stopped and resumed.
+Only the first of several processes writes. Steps never decrease, also in a resumed run.
 """
 
 import collections
@@ -35,8 +34,8 @@ TRANSLATIONS_SHOWN = 20  # in TensorBoard
 class Window:
     """Sums of the metrics of train steps since the last line of the log.
 
-    Metrics are fetched two steps late, so that the devices never wait for the host. This also keeps
-    the host from running ahead with batches.
+    Metrics are fetched two steps late, so that the devices never wait for the host, and the host
+    does not run ahead.
     """
 
     def __init__(self, config: Config, mesh: Mesh, sums: dict[str, float]):
@@ -57,7 +56,7 @@ class Window:
         return is_new
 
     def fetch(self, behind: int = 0) -> None:
-        """Fetch the metrics of all but the last few steps. Raises `RunError` if none is finite."""
+        """Fetch all but the last few steps. Raises `RunError` after MAX_SKIPPED skipped updates."""
         while len(self._pending) > behind:
             (B, S, T), metrics = self._pending.popleft()
             metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
@@ -74,8 +73,7 @@ class Window:
     def means(self) -> dict[str, float]:
         """Return the means since the last line, and reset the sums.
 
-        Loss and NLL are per token. `mfu` is the model FLOPs utilization (see flops.py): the FLOPs
-        per second that tokens require, without padding and recomputation, over the devices' peak.
+        Loss and NLL are per token. For `mfu`, see flops.py; padding and recomputation do not count.
         """
         sums, tokens = self.sums, max(self.sums["tokens"], 1)
         # Compilation, evaluation and saving are not timed.
@@ -114,7 +112,7 @@ class Log:
         self._write_text("config", [f"{key} = {x}" for key, x in flatten(config).items()], step)
 
     def __call__(self, step: int, split: str, **numbers: float) -> None:
-        """Write a line of metrics.jsonl and its TensorBoard curves, and print most of it."""
+        """Write a line of metrics.jsonl and its TensorBoard curves, and print it."""
         self.lines.append((step, split, numbers))
         if is_first():
             with self._path.open("a", encoding="utf-8") as file:
@@ -151,8 +149,8 @@ class Log:
 def summary_writer() -> Any:
     """Return tensorboardX's `SummaryWriter`, imported without torch.
 
-    tensorboardX imports torch if it is installed, only to name a type. That would cost seconds,
-    hundreds of MB, and a second set of CUDA libraries in the process of JAX.
+    tensorboardX imports torch to name a type. That costs seconds and hundreds of MB, and loads a
+    second set of CUDA libraries.
     """
     is_hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
     from tensorboardX import SummaryWriter
@@ -163,7 +161,7 @@ def summary_writer() -> Any:
 
 
 def profiled_steps(text: str) -> range:
-    """Return the COUNT steps from STEP for `--profile=STEP:COUNT`; no steps if it is empty."""
+    """Return the steps of `--profile=STEP:COUNT`; none if it is empty."""
     match = re.fullmatch(r"(\d+):(\d+)", text or "0:0")
     if not match:
         raise UserError(f"--profile={text}: must be STEP:COUNT, for example 100:5")
@@ -172,12 +170,12 @@ def profiled_steps(text: str) -> range:
 
 
 def describe(config: Config, report: Report, batches: Batches, mesh: Mesh, params: Any) -> str:
-    """Return lines that describe the model, the data, the batches and the devices of a run."""
+    """Describe the model, the data, the batches and the devices of a run."""
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     per_epoch, utilization = len(batches.epoch(0)), batches.token_utilization()
     return (
         f"model       {parameters:,} parameters, {config.model.compute_dtype}\n"
-        f"data        {len(batches.rows):,} pairs per epoch; {'; '.join(report.lines())}\n"
+        f"data        {len(batches.rows):,} pairs per epoch; {report}\n"
         f"batches     {per_epoch:,} per epoch, {utilization:.0%} of positions are tokens\n"
         f"devices     {mesh.size} x {mesh.devices.flat[0].device_kind}"
     )

@@ -1,8 +1,7 @@
 """A training run: prepare, resume, train, log, validate, save.
 
-Every random draw is a function of the seed and the step, and a checkpoint contains the position in
-the data and the sums of the log. A stopped and resumed run therefore ends with the same bits as an
-uninterrupted run.
+Random draws depend on the seed and the step alone. A checkpoint also has the position in the data
+and the sums of the log. So a resumed run ends with the bits of an uninterrupted one.
 """
 
 import contextlib
@@ -60,9 +59,9 @@ def train(
 ) -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
-    Returns the splits of `config.train.scored`. `profile` is STEP:COUNT, and `data` replaces the
-    corpora that the config names. Raises `Stopped` after a save if a signal ended the run, and
-    `RunError` if it cannot continue or save.
+    Returns the splits of `config.train.scored`. `profile` is STEP:COUNT. `data` replaces the
+    corpora of the config. Raises `Stopped` if a signal ended the run, after a save, and `RunError`
+    if it cannot continue or save.
     """
     provenance.check_same_config(config, workdir)
     data_set = f"{config.data.name}, {config.data.languages}"
@@ -77,8 +76,8 @@ def train(
         del scored["validation"]
     text = provenance.text_hashes(config, corpora, validation)
     provenance.check_same_text(text, workdir)
-    if complete := provenance.describe_complete(config, workdir):
-        say(complete)
+    if provenance.is_complete(config, workdir):
+        say("the run is complete; to train longer, increase config.train.steps or train.patience")
         return scored
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     advice = f"with {config.train.assignment('batch_tokens')}: lower it, or raise train.accumulate"
@@ -104,10 +103,7 @@ class Training:
     def __init__(
         self, config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
     ):
-        """Tokenize the text and build the train step, without writing to the run directory yet.
-
-        Raises `UserError` if processes differ in the config, the text or the vocabularies.
-        """
+        """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
         self.text = provenance.text_hashes(config, corpora, validation)
         if Checkpoints(workdir).steps():
@@ -157,8 +153,8 @@ class Training:
                 params = initial_params(config, self.state.params, self.vocabularies)
                 ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
-        size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
-        sized = replaced(config, {"data": {"vocabulary_size": size}})
+        # For FLOPs; the config only has the maximum size.
+        sized = replaced(config, {"data": {"vocabulary_size": self.vocabularies.target.size}})
         self.window = Window(sized, self.mesh, self.position["window"])
 
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
@@ -219,14 +215,10 @@ class Training:
         due = any(self.due(step, interval) for interval in every)
         self.window.fetch(behind=0 if due else 2)  # late, so that the devices never wait
         if not compiled:
-            seconds = time.perf_counter() - began
-            self.window.sums.update(timed_steps=1, timed_seconds=seconds)
+            self.window.sums.update(timed_steps=1, timed_seconds=time.perf_counter() - began)
 
     def validate(self, step: int) -> bool:
-        """Compute and log the scores that are due, and save the state if it is the best so far.
-
-        Return whether the run is out of patience.
-        """
+        """Log the scores that are due, and save a best state; return whether patience has ended."""
         train = self.config.train
         scores: dict[str, float] = {}
         if self.due(step, train.evaluate_every):
@@ -253,7 +245,7 @@ class Training:
 
     @property
     def validated_params(self) -> Any:
-        """The moving average of the parameters, or the parameters if the run has no average."""
+        """The moving average of the parameters, if the run has one, or the parameters."""
         return self.state.params if self.state.ema is None else self.state.ema
 
     def as_run(self) -> Run:
@@ -278,14 +270,11 @@ class Training:
         self.saved_at = time.monotonic()
 
     def call_back(self, on_metrics: OnMetrics | None) -> bool:
-        """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
-
-        A checkpoint of this step is complete before the call.
-        """
+        """Pass the new lines of the log to `on_metrics`; return whether it ends the run."""
         lines, self.log.lines = self.log.lines, []
         if not (lines and on_metrics):
             return False
-        self.checkpoints.steps()  # waits for the save
+        self.checkpoints.steps()  # waits for the save: a checkpoint of this step is complete
         run = self.as_run()
         ends = [on_metrics(*line, run) for line in lines]
         return any(ends)
@@ -293,7 +282,7 @@ class Training:
     def choose_served(self) -> None:
         """Record in results.json whether the average or the last checkpoint is served.
 
-        The lower validation NLL decides: early in training, the average of Section 6.1 is worse.
+        The lower validation NLL decides: the average (Section 6.1) of a short run is worse.
         """
         state, step = self.state, int(self.state.step)
         average = state.ema

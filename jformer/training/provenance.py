@@ -63,10 +63,9 @@ def source_hash(package: Path = Path(__file__).parents[1]) -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
-        if name.startswith("configs/"):
-            continue  # only a wheel has configs here, and each run stores its own
-        tree = WithoutDocstrings().visit(ast.parse(path.read_bytes()))
-        digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
+        if not name.startswith("configs/"):  # only a wheel has them, and each run stores its own
+            tree = WithoutDocstrings().visit(ast.parse(path.read_bytes()))
+            digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -149,10 +148,7 @@ def is_trained(config: Config, workdir: Path) -> bool:
     return max(checkpoints.steps(), default=0) >= config.train.steps
 
 
-def describe_complete(config: Config, workdir: Path) -> str:
-    """Return the line about a run that is trained and knows what it serves; empty for any other."""
+def is_complete(config: Config, workdir: Path) -> bool:
+    """Return whether a run is trained and has decided which parameters to serve."""
     newest = max(Checkpoints(workdir).steps(), default=0)
-    if not (rundir.served_checkpoint(workdir, newest) and is_trained(config, workdir)):
-        return ""
-    keys = "config.train.steps, or config.train.patience if it stopped early"
-    return f"the run is complete at step {newest}; to continue, increase {keys}"
+    return bool(rundir.served_checkpoint(workdir, newest)) and is_trained(config, workdir)

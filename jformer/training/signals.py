@@ -1,7 +1,7 @@
 """Signals that stop a run: the loop finishes its step, saves a checkpoint and ends.
 
-The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal was closed). One that the shell
-ignores, as `nohup` does with SIGHUP, stays ignored. A second signal exits at once, without saving.
+They are SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed terminal). After `nohup`, SIGHUP stays
+ignored. A second signal exits at once, without saving.
 """
 
 import contextlib

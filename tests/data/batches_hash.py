@@ -31,7 +31,7 @@ def everything(data: DataConfig, steps: int) -> str:
     for batch, _ in iterate(batches, steps):
         for name in sorted(batch):
             result.update(batch[name].tobytes())
-    result.update(repr(tokenized.report.lines()).encode())
+    result.update(str(tokenized.report).encode())
     return result.hexdigest()
 
 

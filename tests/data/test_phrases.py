@@ -33,7 +33,6 @@ def test_a_part_of_the_corpus_is_its_beginning_in_either_direction():
         assert part[name] == [pair[::-1] for pair in pairs[: sizes[name]]]
 
 
-@pytest.mark.parametrize("wrong", [("en", "xx"), ("en", "de", 40_001)])
-def test_other_languages_and_more_pairs_are_refused(wrong):
-    with pytest.raises(UserError, match="phrases"):
-        read_phrases(*wrong)
+def test_other_languages_are_refused():
+    with pytest.raises(UserError, match=r"phrases.*en-xx"):
+        read_phrases("en", "xx")

@@ -60,7 +60,7 @@ def test_the_parts_in_which_text_is_read_do_not_change_the_ids(data, monkeypatch
     for one, other in zip(whole.pairs, parts.pairs, strict=True):
         assert one.rows() == other.rows()
     assert whole.places.tolist() == parts.places.tolist()
-    assert whole.report.lines() == parts.report.lines()
+    assert whole.report == parts.report
 
 
 def test_the_ids_are_those_of_the_text_with_its_end(data):
@@ -128,12 +128,12 @@ def test_pairs_with_an_empty_side_or_too_long_are_skipped_and_reported_by_line(d
     assert tokenized.rows.tolist() == [0]
     assert tokenized.report.decisions == {
         reason: {"count": len(lines), "first": [f"{data.train}.en:{line}" for line in lines]}
-        for reason, lines in (("empty", (2, 3, 4)), ("too_long", (5, 6)))
+        for reason, lines in (("empty", (2, 3, 4)), ("above_max_length", (5, 6)))
     }
 
 
 def test_a_corpus_without_a_pair_to_train_on_is_refused(data):
-    for sources, reason in (([], ""), ([""], "empty"), (["1" * 99], r"config\.data\.max_length")):
+    for sources, reason in (([], ""), ([""], "empty"), (["1" * 99], "above_max_length")):
         write(data.train, sources, ["a"] * len(sources))
         with pytest.raises(UserError, match=rf"train\.en: .*{reason}"):
             prepared(data)

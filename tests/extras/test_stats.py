@@ -36,11 +36,11 @@ def test_it_counts_what_is_trained_on_and_what_is_skipped_by_reason(facts):
     skipped = facts["skipped_or_changed"]
     assert {reason: entry["count"] for reason, entry in skipped.items()} == {
         "empty": 1,
-        "too_long": 1,
+        "above_max_length": 1,
     }
     assert {Path(name).name: count for name, count in facts["pairs"].items()} == {"a.en": 201}
     assert facts["scored"] == {"validation": 2}
-    assert [Path(place).name for place in skipped["too_long"]["first"]] == ["a.en:202"]
+    assert [Path(place).name for place in skipped["above_max_length"]["first"]] == ["a.en:202"]
 
 
 def test_lengths_are_summed_up_by_their_mean_and_quantiles():

@@ -1,9 +1,7 @@
 """metrics.jsonl, TensorBoard's event files and JAX's profile."""
 
-import itertools
 import shutil
 import struct
-import time
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ from jformer.main import main
 from jformer.rundir import read_metrics
 from jformer.schema import flatten, replaced
 from jformer.training import flops
-from jformer.training.logging import Log, Window
+from jformer.training.logging import Window
 from tests.conftest import small_config, small_flags
 
 CONFIG = replaced(small_config(), {"model": {"dtype": "bfloat16"}})
@@ -93,6 +91,10 @@ def test_a_resumed_run_counts_on_after_a_log_that_is_ahead_of_it_and_torn(
     for name in ("seconds", "flops"):
         counted = [line[name] for line in train]
         assert counted == sorted({*counted})
+    # TensorBoard hides the steps from the first of a resumed run on.
+    starts = [event.step for event in events_in(workdir) if event.session_log.status]
+    assert starts == [1, 13]
+    assert [step for step, _ in values_in(workdir, "train/loss")] == [4, 8, 12, 16, 20]
 
 
 @pytest.mark.process
@@ -145,21 +147,3 @@ def test_tensorboard_has_the_curves_of_the_log_and_the_config(trained_workdir):
     lines = text_in(trained_workdir, "config").splitlines()
     assert [line.split()[0] for line in lines] == list(flatten(Config()))
     assert "    train.steps = 12" in lines
-
-
-def test_a_resumed_run_hides_later_steps_of_the_one_before_and_has_a_file_of_its_own(
-    tmp_path, monkeypatch
-):
-    """Although the one before was killed: its file was not closed."""
-    clock = itertools.count(1e9)
-    monkeypatch.setattr(time, "time", lambda: next(clock))  # names have the second
-    logs = []
-    for resumed, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (20, {30: 7.0}), (30, {})):
-        logs.append(Log(CONFIG, tmp_path, resumed, 0.0))
-        for step, loss in losses.items():
-            logs[-1](step, "train", loss=loss)
-    for log in logs:
-        log.close()
-    curve = [(step, value.simple_value) for step, value in values_in(tmp_path, "train/loss")]
-    assert curve == [(10, 1.0), (20, 2.0), (30, 7.0)]
-    assert len([*(tmp_path / "tensorboard").iterdir()]) == 3

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.data.tokens import Ragged, TokenPairs
-from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary, with_plain_entries
+from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
 
 UNKNOWN = "<unk>"
@@ -26,12 +26,9 @@ MIN_WORDS = 4  # in a class with an entry
 
 def words(texts: Iterable[str], size: int) -> Tokenizer:
     """Learn the most frequent words, a component."""
-    tokenizer = word_level({})
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=size, special_tokens=[UNKNOWN], show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return with_plain_entries(tokenizer)
+    counts = Counter(word for text in texts for word in text.split())
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    return word_level([UNKNOWN, *frequent][:size])
 
 
 def word_classes(texts: Iterable[str], size: int) -> Tokenizer:
@@ -40,11 +37,11 @@ def word_classes(texts: Iterable[str], size: int) -> Tokenizer:
     frequent = [word for word, count in counts.most_common() if count > 1]
     once = Counter(each for word, count in counts.items() if count == 1 for each in classes(word))
     common = [name for name, count in once.most_common(size // 4) if count >= MIN_WORDS]
-    entries = [*dict.fromkeys([UNKNOWN, *common, *frequent])][:size]
-    return word_level({entry: i for i, entry in enumerate(entries)})
+    return word_level([*dict.fromkeys([UNKNOWN, *common, *frequent])][:size])
 
 
-def word_level(ids: dict[str, int]) -> Tokenizer:
+def word_level(entries: list[str]) -> Tokenizer:
+    ids = {entry: i for i, entry in enumerate(entries)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
@@ -69,9 +66,9 @@ def class_of(word: str, tokenizer: Tokenizer) -> str:
 
 def with_classes(sentence: str, vocabulary: Vocabulary) -> str:
     """Return the sentence, with words that a word vocabulary lacks replaced by their classes."""
-    if not vocabulary.has_whole_words:
-        return sentence
     tokenizer = vocabulary.tokenizer
+    if not isinstance(tokenizer.model, models.WordLevel):
+        return sentence
     return " ".join(
         class_of(word, tokenizer) if tokenizer.token_to_id(word) is None else word
         for word in sentence.split()
@@ -83,7 +80,7 @@ def word_dropout(
 ) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
     """Replace each source word with probability `p` by its class, or by "<unk>", a component."""
     entries, tokenizer = vocabularies.source.entries(), vocabularies.source.tokenizer
-    if UNKNOWN not in entries or not vocabularies.source.has_whole_words:
+    if UNKNOWN not in entries or not isinstance(tokenizer.model, models.WordLevel):
         raise UserError(
             f"config.data.augment=word_dropout(p={p}): requires a source vocabulary of words, "
             f"config.data.tokenizer=word_classes or words"
