@@ -168,15 +168,6 @@ def test_another_value_changes_what_is_found_and_compiles_nothing(config, change
     assert pool.run_searches._cache_size() == compiled
 
 
-def test_sentences_that_come_one_after_another_compile_a_program_a_bucket_of_lengths():
-    decoder, compiled = decoder_of(CONFIG, 64), pool.run_searches._cache_size()
-    requests = [Request([5] * length, [], 0) for length in (1, 2, 7, 15, 16, 23, 31)]
-    for request in requests:
-        decoder.find([request])
-    assert {request.bucket for request in requests} == {16, 32}
-    assert pool.run_searches._cache_size() - compiled <= 2
-
-
 @given(
     source=st.integers(0, 40),
     prefix=st.integers(0, 40),

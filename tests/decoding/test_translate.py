@@ -102,20 +102,6 @@ def test_a_prefix_may_end_within_a_word_or_with_a_space(translator, search, capl
     assert not caplog.records
 
 
-STRANGE = [
-    "<unk> <s> </s> <pad>", "😀 👩‍👩‍👧 🏳️‍🌈", "ꙮ ᚠᛇᚻ 𐍈 ༄", "x" * 70,
-    "a\u2028b\u0085c\rd\x00e", "\u200b",
-    "مرحبا", "e\u0301", "\ufeff",
-]  # fmt: skip
-
-
-def test_what_no_training_saw_is_translated_like_anything_else(translator):
-    for text in STRANGE:
-        assert translator.vocabularies.source.decode(translator.ids(text)) == text
-    outputs = translator(STRANGE, max_length=32)
-    assert len(outputs) == len(STRANGE)
-
-
 def test_an_output_without_an_end_stops_at_its_limit_and_is_kept_whole(translator):
     endless = translator.that_likes(EOS, -100)
     found = translator.find(["one two", "four"], params=endless)
