@@ -90,10 +90,7 @@ def init_search(sentence: Sentence, cache: Any, W: int) -> Search:
 
 
 def advance(
-    extend: Callable[[Sentence, Search], Search],
-    sentences_B: Sentence,
-    searches_B: Search,
-    min_waiting: Array,
+    extend: Callable, sentences_B: Sentence, searches_B: Search, min_waiting: Array
 ) -> Search:
     """Extend all searches token by token until at least `min_waiting` of them wait.
 
