@@ -129,8 +129,7 @@ def parse(text: str) -> Component:
         if node.args:
             raise ValueError
     except (AttributeError, SyntaxError, TypeError, ValueError):
-        message = "must be NAME or FILE.py:NAME, with options as in NAME(width=64)"
-        raise ValueError(message) from None
+        raise ValueError("must be NAME or FILE.py:NAME, with options as NAME(width=64)") from None
     return Component(file or "", name, options)
 
 

@@ -390,8 +390,7 @@ def overridden(config: Config, values: Mapping[str, Any], stored: Config | None 
 
 def component_files(config: Config) -> list[str]:
     """Return the files of the user's own components."""
-    files = (parse(text).file for _, _, text in schema.walk_components(config))
-    return [file for file in dict.fromkeys(files) if file]
+    return [parse(text).file for _, _, text in schema.walk_components(config) if parse(text).file]
 
 
 def write_config(config: Config, path: Path) -> None:
