@@ -7,8 +7,7 @@ newstest2013, and do not average checkpoints. `experiments/table3.py` runs all r
 """
 
 from jformer.config import default_config
-from jformer.errors import UserError
-from jformer.errors import nearest
+from jformer.errors import UserError, nearest
 
 BIG = {
     "model.d_model": 1024,
