@@ -106,8 +106,8 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
         return open_tsv(require_file(Path(name)), languages)
     if name.endswith(".parquet"):
         path = require_file(Path(name))
-        tables = load_tables(name, languages, "parquet", data_files=name)
-        return dataclasses.replace(open_table(tables["train"], name, languages), files=(path,))
+        table = open_tables(name, languages, "parquet", data_files=name)["train"]
+        return dataclasses.replace(table, names=(name, name), files=(path,))
     return open_files(*(find_side(f"{name}.{language}") for language in languages))
 
 
@@ -157,7 +157,15 @@ def open_tsv(path: Path, languages: Languages) -> Corpus:
     return Corpus((str(path), str(path)), (path,), rows)
 
 
-def load_tables(name: str, languages: Languages, path: str, **options: Any) -> Any:
+def open_tables(name: str, languages: Languages, path: str, **options: Any) -> dict[str, Corpus]:
+    """Return the tables of a data set by split, which the package `datasets` loads."""
+    tables = load_tables(name, languages, path, options)
+    return {
+        split: open_table(table, f"{name}/{split}", languages) for split, table in tables.items()
+    }
+
+
+def load_tables(name: str, languages: Languages, path: str, options: dict[str, Any]) -> Any:
     """Return the tables by split that the package `datasets` loads from `path`.
 
     The configuration is SOURCE-TARGET, TARGET-SOURCE or the default, the first that exists.
