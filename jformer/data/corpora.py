@@ -245,25 +245,26 @@ def read(
     for number, row in enumerate(corpus.rows(), start=1):
         if row is None:
             continue
-        reason = ""
+        place = f"{corpus.names[0]}:{number}"
         try:
             source, target = decode_row(row, corpus.names, number)
-            if report and not (source.strip() and target.strip()):
-                reason = "empty"
         except UserError:
             if bad_lines == "error":
                 raise
-            reason = "bad_line"
-        if not reason:
+            if report:
+                report.add("bad_line", place)
+            continue
+        if report and not (source.strip() and target.strip()):
+            report.add("empty", place)
+        else:
             yield number, source, target
-        elif report:
-            report.add(reason, f"{corpus.names[0]}:{number}")
 
 
 def decode_row(row: tuple[bytes | str, ...], names: Sequence[str], number: int) -> list[str]:
     """Return the texts of a row; `UserError` if the line is bad."""
     if not row:
-        raise UserError(f"{names[0]}:{number}: must have two columns, or as many as line 1; {FIX}")
+        reason = "must have at least two columns, and as many as line 1"
+        raise UserError(f"{names[0]}:{number}: {reason}; {FIX}")
     return [decode(line, name, number) for line, name in zip(row, names, strict=True)]
 
 
