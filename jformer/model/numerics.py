@@ -1,4 +1,4 @@
-"""Products, fused attention, activations, top k, dropout and sharding, written for speed.
+"""Code for speed and memory: products, activations, top k, dropout, sharding, scan, remat.
 
 The mathematics does not change. Tests compare each function with its plain form.
 """
@@ -162,7 +162,7 @@ def scan_layers(layers: list, key: Array | None, x_BLD: Array, *arguments: Any) 
     return jax.lax.scan(run_layer, x_BLD, (stacked, keys))[0]
 
 
-def rematerialized(layer: type[nn.Module], config: ModelConfig) -> Any:
+def rematerialized(layer: type[nn.Module], config: ModelConfig, train_argument: int) -> Any:
     """Return the layer's class; it recomputes in the backward pass what `model.remat` selects."""
     if config.remat == "none":
         return layer
@@ -170,5 +170,5 @@ def rematerialized(layer: type[nn.Module], config: ModelConfig) -> Any:
     # XLA must not merge the second computation with the first; in the two loops of a scan it
     # cannot. On a CPU it does: only a scan saves memory.
     prevent_cse = not config.scan_layers
-    # Argument 3 is `train`, which is not an array.
-    return nn.remat(layer, policy=policy, static_argnums=3, prevent_cse=prevent_cse)
+    # `train` is not an array; self is argument 0.
+    return nn.remat(layer, policy=policy, static_argnums=train_argument, prevent_cse=prevent_cse)
