@@ -25,11 +25,11 @@ target positions and the memory is the source. A mask is True where a query may 
 from typing import TYPE_CHECKING, Any
 
 from jformer.errors import RunError, Stopped, UserError
-from jformer.version import __version__
 
 if TYPE_CHECKING:
     from jformer.api import get_config, load, train
 
+__version__ = "0.1.0"
 __all__ = ["RunError", "Stopped", "UserError", "__version__", "get_config", "load", "train"]
 
 

@@ -5,19 +5,19 @@ table of commands. argparse reads the flags, and the types of config keys are in
 """
 
 import argparse
+import ast
+import contextlib
 import dataclasses
+import functools
 import importlib
 import logging
 import os
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-
-from ml_collections import config_dict
 
 from jformer.components import BUILT_IN, naming_failures_in
 from jformer.config import Config, freeze, overridden
@@ -29,10 +29,7 @@ from jformer.schema import local_paths, walk
 OF_RUN = ("decode.", "data.directory")
 FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
-PAIRS = (
-    "pairs of sentences: PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet; "
-    "config.data.scorer may read other files"
-)
+PAIRS = "PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet"
 
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
@@ -45,12 +42,12 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         print(end="", flush=True)  # a failed write raises here, not at exit
         return status
     except BrokenPipeError:
-        drop_output()
-        return 128 + signal.SIGPIPE
+        # Otherwise Python writes the rest at exit, and reports the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as if SIGPIPE had ended it
     except (UserError, RunError, OSError) as error:
         if debug:
             traceback.print_exc()
-        drop_output()
         message, status = error, 2 if isinstance(error, UserError) else 1
     except Stopped as stopped:
         message, status = stopped, 128 + stopped.number
@@ -58,14 +55,6 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         message, status = "interrupted; rerun the same command to resume", 130
     print(f"{program}: {message}", file=sys.stderr)
     return status
-
-
-def drop_output() -> None:
-    """Discard unwritten output, which would raise again at exit."""
-    try:
-        print(end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,19 +67,18 @@ class Parser(argparse.ArgumentParser):
 
     def add_path(self, name: str, metavar: str, help: str, **options: Any) -> None:
         """Declare a flag for a local path, empty by default, or a list if the type is `paths`."""
-        options = {"default": "", "type": path, **options}
+        options = {"default": "", "type": functools.partial(local_paths, name), **options}
         self.add_argument(name, metavar=metavar, help=help, **options)
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
         """Parse flags; `overrides` in the result has the values of --config.KEY=VALUE."""
-        known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        for argument in arguments:
-            name = argument.partition("=")[0].removeprefix("--")
-            if argument.startswith("--") and name not in known:
-                raise UserError(f"{argument}: unknown flag or key{nearest(name, known)}")
-        args = self.parse_args(arguments)
-        names = [name for name in vars(args) if name.startswith("config.")]
-        args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            name = unknown[0].partition("=")[0].removeprefix("--")
+            known = [flag.removeprefix("--") for flag in self._option_string_actions]
+            raise UserError(f"{unknown[0]}: unknown flag or key{nearest(name, known)}")
+        keys = [name for name in vars(args) if name.startswith("config.")]
+        args.overrides = {key.removeprefix("config."): getattr(args, key) for key in keys}
         return args
 
     def error(self, message: str) -> NoReturn:
@@ -107,10 +95,8 @@ def parser_of(name: str, commands: Mapping[str, str]) -> Parser:
 
 def add_config_flags(parser: Parser) -> None:
     """Declare --config and all config keys."""
-    text = (
-        "path of a config file, or name of a built-in config: "
-        f"{', '.join(own_configs())}; :DATASET selects the corpus: {', '.join(BUILT_IN['dataset'])}"
-    )
+    names, datasets = ", ".join(own_configs()), ", ".join(BUILT_IN["dataset"])
+    text = f"file of a config, or a name: {names}; DATASET is one of {datasets}"
     parser.add_argument("--config", required=True, metavar="CONFIG[:DATASET]", help=text)
     add_keys(parser)
 
@@ -118,10 +104,7 @@ def add_config_flags(parser: Parser) -> None:
 def add_run_flags(parser: Parser, ensemble: bool = True) -> None:
     """Declare the flags of a command that opens a run."""
     parser.add_path("--workdir", "DIR", "the run directory", required=True)
-    text = (
-        "average, last, served (default: the better of these two on validation data at the end of "
-        "training), best, a step, or steps to average, such as 1000,2000"
-    )
+    text = "average, last, served (default: the better of these), best, a step, or steps: 1000,2000"
     parser.add_argument("--checkpoint", default="served", metavar="C", help=text)
     if ensemble:
         text = "more runs, whose probabilities are averaged"
@@ -140,30 +123,22 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
         if name.startswith(beginnings):
             mark = "* " if field.metadata["resumable"] else ""
             text = mark + field.metadata["doc"].replace("%", "%%")
-            kind = {bool: boolean, type(None): int_or_none}.get(type(default), type(default))
-            options: Any = {"nargs": "?", "const": True} if kind is boolean else {}
-            options |= {"type": kind, "metavar": str(default) or "''", "help": text}
+            options: Any = {"nargs": "?", "const": True} if isinstance(default, bool) else {}
+            options["type"] = type(default) if isinstance(default, str | float) else literal
+            options |= {"metavar": str(default) or "''", "help": text}
             group.add_argument(f"--config.{name}", default=argparse.SUPPRESS, **options)
 
 
-def boolean(text: str) -> bool:
-    if text not in ("True", "true", "False", "false"):
-        raise ValueError
-    return text in ("True", "true")
-
-
-def int_or_none(text: str) -> int | None:
-    return None if text == "None" else int(text)
-
-
-def path(text: str) -> str:
-    """Return a local path, with `~` as the home folder; `UserError` for a URL."""
-    return local_paths("path", text)
+def literal(text: str) -> Any:
+    """Return the Python literal, or the text if it is none; the schema checks the type."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
 
 
 def paths(text: str) -> list[str]:
     """Return local paths that are separated by commas."""
-    return [name for name in path(text).split(",") if name]
+    return local_paths("paths", text).split(",")
 
 
 def own_configs() -> dict[str, str]:
@@ -174,18 +149,14 @@ def own_configs() -> dict[str, str]:
     return {path.stem: str(path) for folder in folders for path in sorted(folder.glob("*.py"))}
 
 
-def config_from(text: str) -> Any:
+def config_from(text: str) -> dict[str, Any]:
     """Call `get_config(DATASET)` in the file of `--config=CONFIG[:DATASET]`."""
     name, *dataset = text.split(":", 1)
     path = own_configs().get(name, os.path.expanduser(name))
     if not os.path.isfile(path):
         raise UserError(f"config={text}: not found{nearest(name, own_configs())}")
     with naming_failures_in(path):
-        get_config = runpy.run_path(path).get("get_config")
-        config = get_config(*dataset) if get_config else None
-    if not isinstance(config, Mapping | config_dict.ConfigDict):
-        raise UserError(f"{path}: must define get_config(), which returns a config")
-    return config
+        return dict(runpy.run_path(path)["get_config"](*dataset))
 
 
 def config_of(args: argparse.Namespace) -> Config:

@@ -4,13 +4,12 @@
     muon(momentum=0.9)                 with options, each a keyword and a Python literal
     window.py:SlidingWindow(width=64)  a class or a function in a file of your own
 
-`find` resolves built-in parts, extras and your own parts. The table `BUILT_IN` lists the built-in
-parts and extras, which are imported on first use. docs/components.md has the signature of each
-kind.
+`BUILT_IN` lists the parts of this package, which are imported on first use. docs/components.md has
+the signature of each kind.
 
-Options are parsed and never evaluated. They are the keyword-only arguments of a function, or the
-fields of a class. A file is run only after `allow`: commands allow the files that the user's own
-config or --plugins names. Opening a stored run therefore never runs code by itself.
+Options are parsed and never evaluated: the keyword-only arguments of a function, or the fields of a
+class. Only `allow` runs a file. Commands allow the files that the user's own config or --plugins
+names, so opening a stored run never runs code by itself.
 """
 
 import ast
@@ -25,7 +24,7 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +32,7 @@ from typing import Any
 from jformer.errors import UserError, nearest
 
 NAMED_DATASETS = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
+# Where each part is: MODULE:ATTRIBUTE, or MODULE if the attribute has the part's name.
 BUILT_IN: dict[str, dict[str, str]] = {
     "attention": {"dot_product": "jformer.model.attention:attend"},
     "norm": {
@@ -40,9 +40,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sample_layer_norm": "jformer.extras.annotated:SampleLayerNorm",
     },
     "activation": {
-        "relu": "jformer.model.numerics:relu",
-        "gelu": "jformer.model.numerics:gelu",
-        "silu": "flax.linen:silu",
+        "relu": "jformer.model.numerics",
+        "gelu": "jformer.model.numerics",
+        "silu": "flax.linen",
     },
     "positions": {
         "sinusoidal": "jformer.model.positions:Sinusoidal",
@@ -53,20 +53,16 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "none": "jformer.model.positions:Positions",
     },
     "optimizer": {
-        "adam": "jformer.training.optimizer:adam",
-        "adamw": "jformer.training.optimizer:adamw",
-        "muon": "jformer.extras.muon:muon",
+        "adam": "jformer.training.optimizer",
+        "adamw": "jformer.training.optimizer",
+        "muon": "jformer.extras.muon",
     },
-    "schedule": {
-        "equation_3": "jformer.training.schedules:equation_3",
-        "inverse_sqrt": "jformer.training.schedules:inverse_sqrt",
-        "linear": "jformer.training.schedules:linear",
-        "cosine": "jformer.training.schedules:cosine",
-        "constant": "jformer.training.schedules:constant",
-    },
+    "schedule": dict.fromkeys(
+        ("equation_3", "inverse_sqrt", "linear", "cosine", "constant"), "jformer.training.schedules"
+    ),
     "loss": {
-        "cross_entropy": "jformer.training.loss:cross_entropy",
-        "cross_entropy_over_others": "jformer.extras.annotated:cross_entropy_over_others",
+        "cross_entropy": "jformer.training.loss",
+        "cross_entropy_over_others": "jformer.extras.annotated",
     },
     "dataset": {
         "phrases": "jformer.data.datasets:open_phrases",
@@ -77,20 +73,18 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parsing": "jformer.extras.parsing.trees:open_treebank",
     },
     "tokenizer": {
-        "byte_bpe": "jformer.data.vocabulary:byte_bpe",
-        "unigram": "jformer.data.vocabulary:unigram",
-        "words": "jformer.extras.parsing.words:words",
-        "word_classes": "jformer.extras.parsing.words:word_classes",
+        **dict.fromkeys(("byte_bpe", "unigram"), "jformer.data.vocabulary"),
+        **dict.fromkeys(("words", "word_classes"), "jformer.extras.parsing.words"),
     },
     "vocabulary_file": {"sentencepiece": "jformer.extras.sentencepiece:from_sentencepiece"},
     "augmentation": {
-        "bpe_dropout": "jformer.extras.bpe_dropout:bpe_dropout",
-        "word_dropout": "jformer.extras.parsing.words:word_dropout",
+        "bpe_dropout": "jformer.extras.bpe_dropout",
+        "word_dropout": "jformer.extras.parsing.words",
     },
     "metric": {
-        "bleu": "jformer.evaluation.metrics:bleu",
-        "chrf": "jformer.evaluation.metrics:chrf",
-        "f1": "jformer.extras.parsing.scorer:f1",
+        "bleu": "jformer.evaluation.scorer",
+        "chrf": "jformer.evaluation.scorer",
+        "f1": "jformer.extras.parsing.scorer",
     },
     "scorer": {
         "translation": "jformer.evaluation.scorer:Translations",
@@ -102,12 +96,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "constraint": {
         "none": "jformer.decoding.constraints:no_constraint",
-        "terms": "jformer.extras.terms:terms",
+        "terms": "jformer.extras.terms",
         "trees": "jformer.extras.parsing.constraint:well_formed",
     },
     "choice": {
         "score": "jformer.decoding.translate:highest_score",
-        "mbr": "jformer.extras.mbr:mbr",
+        "mbr": "jformer.extras.mbr",
     },
 }
 
@@ -127,19 +121,15 @@ def parse(text: str) -> Component:
 
     Raises `ValueError` with the reason if the text is none of these.
     """
-    match = re.fullmatch(r"(?:([^()]+\.py):)?([A-Za-z_]\w*)(\(.*\))?", text.strip(), re.DOTALL)
-    if not match:
+    match: Any = re.fullmatch(r"(?:([^()]+\.py):)?([A-Za-z_]\w*)(\(.*\))?", text.strip(), re.DOTALL)
+    try:
+        file, name, call = match.groups()
+        node: Any = ast.parse(f"f{call or '()'}", mode="eval").body
+        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except (AttributeError, SyntaxError, TypeError, ValueError):
+        node = None
+    if node is None or node.args:
         raise ValueError("must be NAME or FILE.py:NAME, with options as in NAME(width=64)")
-    file, name, call = match.groups()
-    options = {}
-    if call:
-        try:
-            node: Any = ast.parse(f"f{call}", mode="eval").body
-            if node.args:
-                raise ValueError
-            options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        except (AttributeError, SyntaxError, TypeError, ValueError):
-            raise ValueError("options must be keywords with literals, as in width=64") from None
     return Component(file or "", name, options)
 
 
@@ -151,21 +141,19 @@ def name_of(text: str) -> str:
 
 def split_list(text: str) -> list[str]:
     """Split a list of components at commas outside parentheses."""
-    items, item = [], ""
+    items: list[str] = []
     for part in text.split(","):
-        item += part
-        if item.count("(") == item.count(")"):
-            items.append(item.strip())
-            item = ""
+        if items and items[-1].count("(") > items[-1].count(")"):
+            items[-1] += f",{part}"
         else:
-            item += ","
-    return [item for item in [*items, item] if item]
+            items.append(part)
+    return [item.strip() for item in items if item.strip()]
 
 
 def error_in(kind: str, text: str) -> str:
     """Return the error in the form or the name of a component; empty if it is valid.
 
-    This imports nothing. `find` also checks the options and the user's file.
+    This imports nothing. `find` checks the options.
     """
     try:
         component = parse(text)
@@ -180,14 +168,13 @@ def error_in(kind: str, text: str) -> str:
 def find(key: str, kind: str, text: str) -> Any:
     """Return a component: a function with its options bound, or an instance of a class.
 
-    `key` names the config key in messages. Raises `UserError` for a wrong form, an unknown name
-    or option, and a file that cannot be run.
+    `key` names the config key in messages. Raises `UserError` for an unknown option, and for a file
+    that is not allowed or fails.
     """
-    if reason := error_in(kind, text):
-        raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
-    part = attribute(kind, component, f"{key}={text}")
-    check_options(component.options, part, f"{key}={text}")
+    part = attribute(kind, component)
+    if reason := error_in_options(component.options, options_of(part)):
+        raise UserError(f"{key}={text}: {reason}")
     function = naming_failures_in(component.file)(part) if component.file else part
     if not isinstance(part, type):
         return functools.partial(function, **component.options) if component.options else function
@@ -197,95 +184,73 @@ def find(key: str, kind: str, text: str) -> Any:
     return instance
 
 
-def attribute(kind: str, component: Component, named_by: str) -> Any:
+def attribute(kind: str, component: Component) -> Any:
     """Return the function or the class that a component names."""
     if not component.file:
         module, _, name = BUILT_IN[kind][component.name].partition(":")
-        return getattr(importlib.import_module(module), name)
-    own = vars(load(component.file, named_by))
-    if component.name not in own:
-        raise UserError(f"{component.file}: has no {component.name}{nearest(component.name, own)}")
-    return own[component.name]
+        return getattr(importlib.import_module(module), name or component.name)
+    file, name = component.file, component.name
+    if absolute(file) not in _allowed:
+        raise UserError(f"{file}: is Python code; if you trust it, set --plugins={file}")
+    own = vars(sys.modules[absolute(file)])
+    if name not in own:
+        raise UserError(f"{file}: has no {name}{nearest(name, own)}")
+    return own[name]
 
 
 def options_of(part: Any) -> dict[str, inspect.Parameter]:
     """Return the options of a part: keyword-only arguments of a function, fields of a class."""
-    parameters = inspect.signature(part).parameters.values()
-    kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
+    parameters = inspect.signature(part).parameters.items()
     if isinstance(part, type):
-        kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    # Every flax module has the fields parent and name.
-    return {x.name: x for x in parameters if x.kind in kinds and x.name not in ("parent", "name")}
+        # Every flax module has the fields parent and name.
+        return {name: x for name, x in parameters if name not in ("parent", "name")}
+    return {name: x for name, x in parameters if x.kind is x.KEYWORD_ONLY}
 
 
-def check_options(options: dict[str, Any], part: Any, named_by: str) -> None:
-    """Raise `UserError` for an option that is unknown, missing or of a wrong simple type."""
-    known = options_of(part)
+def error_in_options(options: dict[str, Any], known: dict[str, inspect.Parameter]) -> str:
+    """Describe an option that is unknown, missing or not among the words of its `Literal`."""
     for option, value in options.items():
         if option not in known:
-            raise UserError(f"{named_by}: unknown option {option}{nearest(option, known)}")
-        if not fits(value, known[option].annotation):
-            raise UserError(f"{named_by}: wrong value of the option {known[option]}")
+            return f"unknown option {option}{nearest(option, known)}"
+        kind = known[option].annotation
+        if typing.get_origin(kind) is typing.Literal and value not in typing.get_args(kind):
+            return f"{option} must be one of {typing.get_args(kind)}"
     for option, parameter in known.items():
         if parameter.default is parameter.empty and option not in options:
-            raise UserError(f"{named_by}: requires the option {parameter}")
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Return whether a literal has the annotated type; only simple types are checked."""
-    if typing.get_origin(kind) is typing.Literal:
-        return value in typing.get_args(kind)
-    if kind is float:
-        return type(value) in (int, float)
-    return kind not in (bool, int, str) or type(value) is kind
+            return f"requires the option {parameter}"
+    return ""
 
 
 def arguments(kind: str, text: str) -> dict[str, Any]:
     """Return all options of a built-in component, including defaults."""
     component = parse(text)
-    options = options_of(attribute(kind, component, text))
+    options = options_of(attribute(kind, component))
     defaults = {name: parameter.default for name, parameter in options.items()}
     return {**defaults, **component.options}
 
 
-_allowed: set[str] = set()  # absolute paths
+_allowed: dict[str, bytes] = {}  # the contents of the files that were run, by absolute path
 
 
 def allow(file: str) -> None:
-    """Let `find` run a file that the user has named."""
-    _allowed.add(absolute(file))
+    """Run a Python file that the user has named, so that `find` finds its parts.
+
+    A file runs once per process, which may last for hours while the file is edited.
+    """
+    path = absolute(file)
+    if path in _allowed:
+        return
+    module = ModuleType(path)
+    module.__file__ = path
+    with naming_failures_in(path):
+        content = Path(path).read_bytes()
+        sys.modules[path] = module  # dataclasses, such as flax modules, look it up there
+        exec(compile(content, path, "exec"), vars(module))
+    _allowed[path] = content
 
 
 def absolute(file: str) -> str:
     return os.path.abspath(os.path.expanduser(file))
-
-
-def load(file: str, named_by: str) -> ModuleType:
-    """Return the module of a user's file, run once per process; it must be allowed."""
-    if absolute(file) not in _allowed:
-        raise UserError(
-            f"{named_by}: is Python code. If you trust it, name it with --plugins={file}, or in "
-            f"Python plugins=[{file!r}]; a run has a copy in components/"
-        )
-    return run_file(absolute(file))
-
-
-@functools.cache
-def read_file(path: str) -> bytes:
-    """Read a user's file once per process, which may run for hours while the file is edited."""
-    with naming_failures_in(path):
-        return Path(path).read_bytes()
-
-
-@functools.cache
-def run_file(path: str) -> ModuleType:
-    """Run a Python file as an import does, once per process."""
-    module = ModuleType(f"jformer_component_{hashlib.sha256(path.encode()).hexdigest()[:8]}")
-    module.__file__ = path
-    sys.modules[module.__name__] = module  # dataclasses, such as flax modules, look it up there
-    with naming_failures_in(path):
-        exec(compile(read_file(path), path, "exec"), vars(module))
-    return module
 
 
 def files_of(texts: Iterable[str]) -> dict[str, bytes]:
@@ -293,29 +258,23 @@ def files_of(texts: Iterable[str]) -> dict[str, bytes]:
 
     A run stores copies by these names, so they must differ.
     """
-    items = [item for text in texts for item in split_list(text)]
-    paths = [absolute(parse(item).file) for item in items]
-    return {Path(path).name: read_file(path) for path in paths if path in _allowed}
+    paths = [absolute(parse(item).file) for text in texts for item in split_list(text)]
+    return {Path(path).name: _allowed[path] for path in paths if path in _allowed}
 
 
 def hashes_of(texts: Iterable[str]) -> dict[str, str]:
     """Return `{file name: hash}` of the files of `files_of`."""
-    files = files_of(texts).items()
-    return {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files}
+    return {name: hashlib.sha256(x).hexdigest()[:12] for name, x in files_of(texts).items()}
 
 
-def with_file(text: str, rename: Callable[[str], str]) -> str:
-    """Return a component string, or a list of them, with the paths of files replaced."""
+def without_folders(text: str, given: Mapping[str, str] = {}) -> str:
+    """Return component strings with base names of files, or with the `given` path for a name."""
     items = []
     for item in split_list(text):
         file = parse(item).file
-        items.append(rename(file) + item[len(file) :] if file else item)
+        name = Path(file).name
+        items.append(given.get(name, name) + item[len(file) :])
     return ", ".join(items)
-
-
-def without_folders(text: str) -> str:
-    """Return a component string with the base names of its files, to compare two configs."""
-    return with_file(text, lambda file: Path(file).name)
 
 
 @contextlib.contextmanager
@@ -326,7 +285,7 @@ def naming_failures_in(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        frames, own = traceback.extract_tb(error.__traceback__), absolute(path)
-        lines = [f":{at.lineno}" for at in frames if os.path.abspath(at.filename) == own]
-        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f":{at.lineno}" for at in frames if at.filename == absolute(path)]
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}{''.join(lines[-1:])}: {message}") from error

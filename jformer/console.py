@@ -52,13 +52,12 @@ class Progress:
     def report(self, text: str) -> None:
         """Print a line with the progress, the remaining time and `text`."""
         self._reported = time.monotonic()
-        words = [f"{self._unit} {self._done}", text]
+        line = f"{self._unit} {self._done}"
         if self._total is not None:
-            words[0] += f"/{self._total}"
-            if self._done > self._first:
-                pace = (self._reported - self._began) / (self._done - self._first)
-                words.insert(1, f"ETA {as_duration(pace * (self._total - self._done))}")
-        say("  ".join(filter(None, words)))
+            pace = (self._reported - self._began) / max(1, self._done - self._first)
+            left = as_duration(pace * (self._total - self._done))
+            line += f"/{self._total}  ETA {left}"
+        say(f"{line}  {text}".rstrip())
 
     def close(self) -> None:
         self._bar.close()
@@ -73,10 +72,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         cells[0] = row[0].ljust(widths[0])
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table in Markdown; the first row is the heading, the first column left-aligned."""
-    heading, *lines = rows
-    ruler = [":--", *["--:"] * (len(heading) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

@@ -26,9 +26,9 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Raise `TypeError` unless an argument is a list of strings; one string is an error."""
-    if isinstance(values, str) or not all(isinstance(text, str) for text in values):
-        raise TypeError(f"{name} must be a list of strings, not {values!r:.99}")
+    """Raise `TypeError` for one string in place of a list of strings."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a list of strings, not one string")
 
 
 def import_extra(module: str, user: str, packages: str, way_out: str = "") -> Any:
@@ -39,19 +39,14 @@ def import_extra(module: str, user: str, packages: str, way_out: str = "") -> An
         raise UserError(f"{user} requires packages: pip install {packages}{way_out}") from error
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the host or a device ran out of memory, for any version of JAX."""
-    words = ("RESOURCE_EXHAUSTED", "Out of memory")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
-
-
 @contextlib.contextmanager
 def explaining_out_of_memory(advice: str) -> Iterator[None]:
     """Raise `RunError` with `advice` if the host or a device runs out of memory."""
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
+        text = f"{type(error).__name__}: {error}"
+        if any(words in text for words in ("MemoryError", "RESOURCE_EXHAUSTED", "Out of memory")):
             raise RunError(f"out of memory {advice}") from error
         raise
 
@@ -59,13 +54,12 @@ def explaining_out_of_memory(advice: str) -> Iterator[None]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return the end of a message: the most similar of `names`, or a list of them if it is short.
 
-    A name without its section, such as `beam_size`, is compared with the last parts of `names`.
+    The most similar to `beam_size` is `config.decode.beam_size`, which ends in it.
     """
-    names, end = [*names], name.rpartition(".")[2]
-    by_end = {full.rpartition(".")[2]: full for full in names}
-    ends = difflib.get_close_matches(end, by_end, n=1)
-    close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
-    if match := close or [by_end[end] for end in ends]:
+    names = [*names]
+    end = "." + name.rpartition(".")[2]
+    close = [full for full in names if full.endswith(end)]
+    if match := close or difflib.get_close_matches(name, names, n=1):
         return f"; did you mean {match[0]}?"
     if len(names) > 30:
         return "; --help lists all"

@@ -1,15 +1,13 @@
 """Writing of files: atomic inside run directories, and in place for paths that a user names.
 
-A path that a user names is opened like a shell redirection, and no file is renamed over it. Missing
-parent folders are created.
+A path that a user names is opened like a shell redirection, and no file is renamed over it.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,11 @@ def replace_file(path: Path, content: bytes) -> None:
     After a kill, a power cut or on a full disk, `path` is the complete old or new file.
     """
     partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def sha256_of(path: Path) -> str:
@@ -49,20 +43,14 @@ def write_sums(folder: Path, pattern: str) -> None:
 
 
 def first_damage(folder: Path, is_checked: Callable[[str], bool]) -> str:
-    """Describe the first listed file that is missing or has changed; empty if all are intact.
-
-    A folder without checksums passes, as do files that are not listed, such as .DS_Store.
-    """
-    path = folder / SUMS
-    if not path.exists():
-        return ""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    """Describe the first listed file that is missing or has changed; empty if all are intact."""
+    sums = folder / SUMS
+    text = sums.read_text(encoding="utf-8", errors="replace") if sums.exists() else ""
+    for line in text.splitlines():
         digest, _, name = line.partition("  ")
-        try:
-            if is_checked(name) and sha256_of(folder / name) != digest:
-                return f"{name} has changed"
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
+        path = folder / name
+        if is_checked(name) and not (path.is_file() and sha256_of(path) == digest):
+            return f"{name} is missing or has changed"
     return ""
 
 
@@ -77,38 +65,6 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
 def write_object(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object for `read_object`."""
     replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
-
-
-def check_output(name: str, inputs: Iterable[Path] = ()) -> None:
-    """Make the folder of --output=NAME, unless it is empty; call this before long work.
-
-    Raises `UserError` if NAME cannot be written, or is one of the inputs.
-    """
-    if not name:
-        return
-    path = Path(name).resolve()
-    if path in [file.resolve() for file in inputs]:
-        raise UserError(f"--output={name}: is an input of this command; choose another file")
-    is_new = not path.exists()
-    with writing(f"--output={name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
-    if is_new:
-        path.unlink()
-
-
-@contextlib.contextmanager
-def new_folder(flag: str, name: str) -> Iterator[Path]:
-    """Yield the folder --FLAG=NAME, which must be new or empty; remove it if the block fails."""
-    with writing(f"--{flag}={name}"):
-        os.makedirs(name, exist_ok=True)
-        if os.listdir(name):
-            raise UserError(f"--{flag}={name}: must be a new or an empty folder")
-    try:
-        yield Path(name)
-    except BaseException:
-        shutil.rmtree(name, ignore_errors=True)
-        raise
 
 
 @contextlib.contextmanager

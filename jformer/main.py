@@ -10,16 +10,15 @@ Results go to standard output, everything else to standard error. Exit status:
     1               an internal or runtime error
     2               a user error, reported in one line; --debug adds the traceback
     129, 130, 143   stopped by SIGHUP, Ctrl-C or SIGTERM; training has saved its state
-    141             output pipe closed, for example by head; training saves nothing more, and
-                    resumes from its last checkpoint
+    141             output pipe closed, for example by head
 """
 
 import importlib
 import os
 import sys
 
+from jformer import __version__
 from jformer.errors import UserError, nearest
-from jformer.version import __version__
 
 # The modules of the commands, imported when used. Each has `add_flags(parser)` and `main(args)`.
 COMMANDS = {
@@ -58,12 +57,8 @@ def run(arguments: list[str]) -> int:
     name, flags = name_and_flags(arguments)
     if name not in COMMANDS:
         raise UserError(f"{name}: unknown command{nearest(name, COMMANDS)}")
-    command = importlib.import_module(COMMANDS[name])
-    parser = cli.parser_of(name, COMMANDS)
-    if "--help" in flags or "-h" in flags:
-        parser.print_help()
-        return 0
-    return command.main(parser.parse(flags))
+    args = cli.parser_of(name, COMMANDS).parse(flags)
+    return importlib.import_module(COMMANDS[name]).main(args)
 
 
 def print_help() -> None:
@@ -83,8 +78,8 @@ def name_and_flags(arguments: list[str]) -> tuple[str, list[str]]:
 def use_huge_pages() -> None:
     """Restart the process with malloc on huge pages, for training and `summary --measure`.
 
-    XLA's CPU backend allocates fresh memory for the temporaries of each step. With small pages a
-    third of the step is spent in page faults. glibc reads this setting only at process start.
+    With small pages, a third of a step on a CPU is spent in page faults. glibc reads this setting
+    only at process start.
     """
     variable, value = HUGE_PAGES
     trains = name_and_flags(sys.argv[1:])[0] == "train" or "--measure" in sys.argv
@@ -96,9 +91,7 @@ def use_huge_pages() -> None:
 def quiet_xla() -> None:
     """Hide the errors in XLA's log, unless the user has set a level or is debugging.
 
-    The log interrupts the progress with "Very slow compile?" whenever a compilation takes two
-    minutes, and no XLA flag disables it. Real errors reach Python as exceptions. XLA reads this
-    setting when it is loaded.
+    The log warns of each compilation of two minutes. Real errors reach Python as exceptions.
     """
     if not {"--debug", "doctor"} & {*sys.argv}:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

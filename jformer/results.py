@@ -13,7 +13,7 @@ from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
-from jformer.evaluation.named_sets import open_test_set
+from jformer.evaluation.scorer import open_test_set
 from jformer.run import Run
 from jformer.training.loss import perplexity
 from jformer.training.provenance import component_hashes, versions

@@ -14,7 +14,7 @@ from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import walk, with_values
+from jformer.schema import replaced, walk
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
@@ -41,17 +41,15 @@ def config_to_open(workdir: Path, plugins: Sequence[str]) -> Config:
     A run directory may come from anybody, so a file that only its config names is never run.
     """
     for file in plugins:
-        if not Path(file).is_file():
-            raise UserError(f"plugins={file}: not found")
         components.allow(file)
     config = config_of(workdir)
     files = {Path(file).name: file for file in plugins}
     changed = {
-        key: components.with_file(value, lambda file: files.get(Path(file).name, file))
+        key: components.without_folders(value, files)
         for key, field, value in walk(config)
         if field.metadata.get("component")
     }
-    return with_values(config, changed)
+    return replaced(config, changed)
 
 
 def default_workdir(config: Config) -> Path:

@@ -4,7 +4,6 @@ The keys themselves are declared in `jformer.config`.
 """
 
 import dataclasses
-import operator
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,29 +14,23 @@ from ml_collections import config_dict
 from jformer import components
 from jformer.errors import UserError, nearest
 
+Words = tuple[str, ...]
 RATE = (">= 0", "< 1")  # bounds of a probability, such as dropout
 URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
-COMPARISONS = {">=": operator.ge, "<": operator.lt}
 
 
 def key(
-    default: Any,
-    doc: str,
-    *bounds: str,
-    only_if: tuple[str, ...] | None = None,
-    resumable: bool = False,
-    **metadata: Any,
+    default: Any, doc: str, *bounds: str, only_if: Words = (), resumable: bool = False, **more: Any
 ) -> Any:
     """Declare a config key; a default of None means an integer that may be unset.
 
-    `bounds` are conditions on the value, such as ">= 1". `only_if` has a key of the same section,
-    and the values that enable this one: `("search", "sampling")`. A resumed run may change a key
-    that is `resumable`.
+    `bounds` are conditions such as ">= 1". `only_if` has a key of the same section, and the values
+    that enable this one. A resumed run may change a `resumable` key.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
-    metadata |= {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
+    return dataclasses.field(default=default, metadata=metadata | more)
 
 
 def choice(doc: str, *words: str, resumable: bool = False) -> Any:
@@ -51,7 +44,7 @@ def component(default: str, kind: str, doc: str, **options: Any) -> Any:
     return key(default, doc, component=kind, **options)
 
 
-def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
+def paths(doc: str, only_if: Words = ()) -> Any:
     """Declare a key that is empty or has local files or folders, separated by commas.
 
     A resumed run may use other paths: hashes of their contents decide whether it is the same run.
@@ -60,10 +53,7 @@ def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
 
 
 def local_paths(name: str, text: str) -> str:
-    """Return comma-separated paths with `~` expanded; `UserError` for a URL.
-
-    Everything that accepts a path from the user calls this: flags, config keys and functions.
-    """
+    """Return comma-separated paths of the user with `~` expanded; `UserError` for a URL."""
     for path in text.split(","):
         if URL.match(path):
             raise UserError(f"{name}={path}: must be a local path; mount it, or copy its content")
@@ -83,9 +73,9 @@ class Section:
         return UserError(f"{self.assignment(name)}: {reason}")
 
     def check(self: Any) -> None:
-        """Raise `UserError` for a key that is out of bounds, or set but unused because of another.
+        """Raise `UserError` for a key that is out of bounds, or unused because of another.
 
-        Sections extend this with checks that involve several keys.
+        Sections add checks of several keys.
         """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -93,11 +83,10 @@ class Section:
                 value.check()
             elif reason := violation(field, value):
                 raise self.wrong(field.name, reason)
-            elif value != field.default and (only_if := field.metadata["only_if"]):
-                other, *values = only_if
-                # A component of the user's own may read any key of its section.
-                present = components.name_of(str(getattr(self, other)))
-                if present and present not in values:
+            elif field.metadata["only_if"] and value != field.default:
+                other, *values = field.metadata["only_if"]
+                # A component of the user's own, without a name here, may read any key.
+                if components.name_of(str(getattr(self, other))) not in ("", *values):
                     reason = f"requires {self.path}.{other}={' or '.join(values)}"
                     raise self.wrong(field.name, reason)
 
@@ -106,19 +95,19 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     """Return the violation of the field's type or bounds by `value`; empty if it is valid."""
     if value is None and field.default is None:
         return ""
-    wanted = int if field.default is None else type(field.default)
-    accepted: Any = (int, float) if wanted is float else wanted
-    if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
-        return f"must be {wanted.__name__}, not {type(value).__name__}"
+    kind = int if field.default is None else type(field.default)
+    if type(value) is not kind and (kind, type(value)) != (float, int):
+        return f"must be {kind.__name__}, not {type(value).__name__}"
     bounds = field.metadata["bounds"]
-    if kind := field.metadata.get("component"):
-        errors = [components.error_in(kind, item) for item in components.split_list(value)]
+    if names := field.metadata.get("component"):
+        errors = [components.error_in(names, item) for item in components.split_list(value)]
         return next(filter(None, errors), "")
-    if wanted is str:
+    if kind is str:
         return f"is unknown{nearest(value, bounds)}" if bounds and value not in bounds else ""
     for bound in bounds:
         comparison, limit = bound.split()
-        if not COMPARISONS[comparison](value, float(limit)):
+        is_below = value < float(limit)
+        if is_below != (comparison == "<"):
             return f"must be {bound}"
     return ""
 
@@ -151,27 +140,21 @@ def thaw(config: Any) -> config_dict.ConfigDict:
     return config_dict.ConfigDict(dataclasses.asdict(config)).lock()
 
 
-def with_values(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return a config with other values of some keys, such as `{"model.dropout": 0.3}`."""
-    nested: dict[str, Any] = {}
+def replaced(config: Any, values: Mapping[str, Any], path: str = "config.") -> Any:
+    """Return a config with other values of some keys, at `path` in messages.
+
+    `values` is `{"model.dropout": 0.3}`, or a tree `{"model": {"dropout": 0.3}}`.
+    """
+    changes: dict[str, Any] = {}
+    fields = {field.name: field for field in dataclasses.fields(config)}  # without properties
     for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
-    return replaced(config, nested)
-
-
-def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any:
-    """Return `default`, a tree of frozen dataclasses, updated with `values`, a tree of dicts."""
-    root = root or default
-    changes = {}
-    fields = {field.name: field for field in dataclasses.fields(default)}  # without properties
-    for name, value in values.items():
+        name, _, rest = key.partition(".")
         if name not in fields:
-            raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(root))}")
-        before = getattr(default, name)
+            raise UserError(f"{path}{key} is unknown{nearest(key, flatten(config))}")
+        before = changes.get(name, getattr(config, name))
         if dataclasses.is_dataclass(before):
-            value = replaced(before, value, f"{path}{name}.", root)
-        elif fields[name].metadata.get("is_path") and isinstance(value, str):
-            value = local_paths(f"config.{path}{name}", value)
+            value = replaced(before, {rest: value} if rest else value, f"{path}{name}.")
+        elif fields[name].metadata.get("is_path"):
+            value = local_paths(path + name, str(value))
         changes[name] = value
-    return dataclasses.replace(default, **changes)
+    return dataclasses.replace(config, **changes)

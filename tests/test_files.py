@@ -9,19 +9,17 @@ import time
 import pytest
 
 from jformer.config import Config, write_config
-from jformer.errors import UserError
-from jformer.files import new_folder, replace_file
+from jformer.files import replace_file
 from jformer.main import main
 from tests.test_output import disk_full_at
 
 
-def test_on_a_full_disk_the_old_content_stays_and_nothing_else(tmp_path):
+def test_on_a_full_disk_the_old_content_stays(tmp_path):
     path = tmp_path / "file"
     replace_file(path, b"old")
     with pytest.raises(OSError, match="File too large"):
         disk_full_at(1000, lambda: replace_file(path, b"new" * 1000))
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_kill_leaves_a_whole_file(tmp_path):
@@ -67,22 +65,3 @@ def test_a_file_that_does_not_fit_on_the_disk_is_one_line_with_exit_status_1(
     assert disk_full_at(600, lambda: write(tmp_path / "page.html")) == 1
     [error] = capfd.readouterr().err.splitlines()
     assert "File too large" in error
-
-
-def test_a_new_folder_is_removed_if_the_work_fails(tmp_path):
-    name = str(tmp_path / "made")
-
-    def fill(then):
-        with new_folder("output", name) as folder:
-            (folder / "file").write_text("x")
-            then()
-
-    with pytest.raises(ZeroDivisionError):
-        fill(lambda: 1 / 0)
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "made").mkdir()  # an empty one is filled
-    fill(lambda: None)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "made"]
-    with pytest.raises(UserError, match=f"--output={name}"):
-        fill(lambda: None)
-    assert (tmp_path / "made" / "file").exists()

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -69,26 +67,6 @@ def test_who_reads_may_leave_at_any_time(run, tmp_path):
 
 
 # ---- an output that cannot be written
-
-
-@pytest.mark.parametrize(
-    ("output", "reason"), [("in/out", "File exists"), ("folder", "Is a directory")]
-)
-def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
-    job, tmp_path, capfd, output, reason
-):
-    (tmp_path / "folder").mkdir()
-    shutil.copy(WORKDIR / "config.json", tmp_path)  # and there is no model
-    assert job(f"--output={tmp_path / output}", workdir=tmp_path) == 2
-    assert re.search(f"--output={tmp_path / output}: .*{reason}", error_line(capfd))
-
-
-def test_an_input_is_not_written_to_under_any_name(job, tmp_path, capfd):
-    link = tmp_path / "link"
-    link.symlink_to("in")
-    assert job(f"--output={link}") == 2
-    assert f"--output={link}: " in error_line(capfd)
-    assert (tmp_path / "in").read_bytes() == as_file(FEW)
 
 
 def test_on_a_full_disk_whole_lines_stay_and_the_same_command_resumes(job, tmp_path, capfd):

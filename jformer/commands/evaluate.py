@@ -55,43 +55,24 @@ def print_scores(format: str | None, scores: dict[str, Any], run: Any) -> None:
 
 
 def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
-    """Format `{test set: scores}`: all scores, their signatures and comparisons."""
-    from jformer.evaluation.scores import signature_key
-
-    signatures = {
-        f"{labels[name]}: {scores[signature_key(name)]}": None
-        for name in labels
-        for scores in results.values()
-        if signature_key(name) in scores
-    }
-    blocks = [aligned(score_rows(results, labels)), "\n".join(signatures)]
-    for name, scores in results.items():
-        if against := scores.get("against"):
-            blocks.append(aligned(comparison_rows(name, against, labels)))
-    return "\n\n".join(filter(None, blocks))
-
-
-def score_rows(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> list[list[str]]:
-    """Return one row per score, with one column per test set."""
+    """Format `{test set: scores}`: a row per score, then signatures, then a line per comparison."""
     rows = [["", *results]]
     for name, label in {**labels, "perplexity": "perplexity"}.items():
         values = [scores.get(name) for scores in results.values()]
         if any(value is not None for value in values):
             rows.append([label, *map(cell, values)])
-    return rows
-
-
-def comparison_rows(
-    name: str, against: dict[str, dict[str, Any]], labels: Mapping[str, str]
-) -> list[list[str]]:
-    """Return one row per metric: scores with intervals, p, and the significantly better system."""
-    rows = []
-    for metric, verdict in against.items():
-        names = [system["name"] for system in verdict["systems"]]
-        scores = [f"{cell(s['score'])} ({cell(s['interval'])})" for s in verdict["systems"]]
-        better = verdict["better"] if verdict["significant"] else "neither"
-        rows.append([labels.get(metric, metric), *scores, f"{verdict['p_value']:.3f}", better])
-    return [[f"{name}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
+    signatures: dict[str, str] = {}
+    comparisons = []
+    for test, scores in results.items():
+        signatures |= {name: scores[name] for name in scores if name.startswith("signature")}
+        for metric, verdict in scores.get("against", {}).items():
+            words = [f"{test}, {labels.get(metric, metric)}"]
+            words += [f"{one['name']} {cell(one['score'])}" for one in verdict["systems"]]
+            words.append(f"p {verdict['p_value']:.3f}  better: {verdict['better'] or 'neither'}")
+            comparisons.append("  ".join(words))
+    lines = [f"{name}: {signature}" for name, signature in signatures.items()]
+    blocks = [aligned(rows), "\n".join(lines), "\n".join(comparisons)]
+    return "\n\n".join(filter(None, blocks))
 
 
 def cell(value: Any) -> str:

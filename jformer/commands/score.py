@@ -9,7 +9,6 @@ from jformer import cli
 from jformer.components import find
 from jformer.console import say
 from jformer.data.corpora import read
-from jformer.files import check_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -27,7 +26,6 @@ def main(args: Any) -> int:
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
-    check_output(args.output, corpus.files)
     for _ in read(corpus):
         pass  # raises for a bad line before any work
     run = cli.open_run(args, config)

@@ -12,7 +12,7 @@ from typing import Any
 from jformer import cli
 from jformer.data.corpora import read_lines, require_file
 from jformer.errors import UserError
-from jformer.files import check_output, sha256_of
+from jformer.files import sha256_of
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -29,7 +29,6 @@ def main(args: Any) -> int:
         raise UserError("--format=text: has one output per line; set jsonl for n_best")
     # A pipe as --input could be read only once.
     files = [require_file(Path(name)) for name in (args.input, args.prefix) if name]
-    check_output(args.output, files)
 
     from jformer.results import made_by
     from jformer.stream import open_output, parallel, translate_stream

@@ -1,23 +1,22 @@
 """Scores of plain-text hypotheses against references, each with its signature.
 
-sacreBLEU's BLEU (cased and lowercased), chrF and TER are comparable between papers. BLEU uses
-sacreBLEU's tokenizer for the target language: in text without spaces, 13a would treat a sentence as
-one word, and a good translation would score 0. BLEU on Moses' words is for comparison with older
-results: with compounds split for the paper's Table 2, in lower case for the Multi30k literature.
-References are streams: one list per translator, each as long as the hypotheses.
+sacreBLEU's BLEU (cased and lowercased), chrF and TER are comparable between papers. BLEU uses its
+tokenizer for the target language: 13a would treat a sentence without spaces as one word. BLEU on
+Moses' words is for comparison with older results: with compounds split for the paper's Table 2, in
+lower case for the Multi30k literature. `references` has one list per translator.
 """
 
 import importlib.metadata
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
-from jformer.errors import UserError
-
+Texts = Sequence[str]
 LABELS = {  # labels of the scores, in the order of a table
     "bleu": "BLEU",
     "bleu_interval": "  95 % interval",
@@ -49,32 +48,24 @@ def language_of(code: str) -> str:
 def tokenizer_for(target_language: str) -> str:
     """Return the name of sacreBLEU's tokenizer for a language.
 
-    Raises `UserError` if its packages are not installed.
+    sacreBLEU raises `RuntimeError`, which says what to install, if the tokenizer needs MeCab.
     """
     tokenizer = TOKENIZERS.get(language_of(target_language), "13a")
-    try:
-        BLEU(tokenize=tokenizer)
-    except (RuntimeError, AssertionError) as error:  # MeCab or its dictionary is missing
-        raise UserError(
-            f"BLEU for config.data.target_language={target_language} needs MeCab: "
-            f'pip install "sacrebleu[{tokenizer[:2]}]"'
-        ) from error
+    BLEU(tokenize=tokenizer)
     return tokenizer
 
 
-def metrics_for(target_language: str) -> dict[str, BLEU | CHRF | TER]:
+def metrics_for(target_language: str) -> dict[str, Metric]:
     """Return BLEU, chrF and, unless a language has neither spaces nor CJK characters, TER."""
     tokenizer = tokenizer_for(target_language)
-    metrics: dict[str, Any] = {"bleu": BLEU(tokenize=tokenizer), "chrf": CHRF()}
+    metrics: dict[str, Metric] = {"bleu": BLEU(tokenize=tokenizer), "chrf": CHRF()}
     if tokenizer != "char":
         asian = tokenizer in ("zh", "ja-mecab")
         metrics["ter"] = TER(normalized=asian, asian_support=asian)
     return metrics
 
 
-def score(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], target_language: str
-) -> dict[str, Any]:
+def score(hypotheses: Texts, references: Sequence[Texts], target_language: str) -> dict[str, Any]:
     """Return the scores in `LABELS` and their signatures.
 
     The interval is the 95 % bootstrap interval [low, high] of `bleu`. A language without spaces
@@ -82,19 +73,18 @@ def score(
     """
     text = [hypotheses, *references]
     tokenizer = tokenizer_for(target_language)
-    scores: dict[str, Any] = {}
-    for name, metric in metrics_for(target_language).items():
-        scores |= measure(name, metric, text, samples=SAMPLES if name == "bleu" else 1)
+    metrics = metrics_for(target_language)
     # `force` silences a second warning about text that looks tokenised.
-    lowercase = BLEU(lowercase=True, force=True, tokenize=tokenizer)
-    scores |= measure("bleu_lowercase", lowercase, text)
-    language = language_of(target_language)
+    metrics["bleu_lowercase"] = BLEU(lowercase=True, force=True, tokenize=tokenizer)
+    scores: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        scores |= measure(name, metric, text)
     if tokenizer in ("13a", "ko-mecab"):  # words are separated by spaces
-        scores |= moses_scores(text, language)
+        scores |= moses_scores(text, language_of(target_language))
     return scores
 
 
-def moses_scores(text: Sequence[Sequence[str]], language: str) -> dict[str, Any]:
+def moses_scores(text: Sequence[Texts], language: str) -> dict[str, Any]:
     """Return the scores on Moses' words; unknown languages use Moses' English abbreviations."""
     words = moses_words(text, language)
     # Lower case before tokenising, as in the literature: Moses finds sentence ends by case.
@@ -115,14 +105,14 @@ def moses_scores(text: Sequence[Sequence[str]], language: str) -> dict[str, Any]
 
 
 def measure(
-    name: str,
-    metric: BLEU | CHRF | TER,
-    text: Sequence[Sequence[str]],
-    preprocessing: dict[str, str] | None = None,
-    samples: int = 1,
+    name: str, metric: Metric, text: Sequence[Texts], steps: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return a score, its interval if there are samples, and its signature."""
+    """Return a score, its interval for `bleu`, and its signature.
+
+    `steps` describes the preprocessing of the text in the signature.
+    """
     hypotheses, *references = text
+    samples = SAMPLES if name == "bleu" else 1
     result = metric.corpus_score(hypotheses, references, samples)
     signature = metric.get_signature()
     scores = {name: result.score}
@@ -131,7 +121,7 @@ def measure(
         # sacreBLEU leaves both out if all samples score 0.
         mean, half = details.get("confidence_mean", 0.0), details.get("confidence_var", 0.0)
         scores[f"{name}_interval"] = interval(mean, half)
-    for key, value in (preprocessing or {}).items():
+    for key, value in steps.items():
         signature.update(key, value)
     return {**scores, signature_key(name): str(signature)}
 
@@ -145,15 +135,12 @@ def interval(mean: float, half: float) -> list[float]:
     return [max(mean - half, 0.0), mean + half]  # no score is negative
 
 
-def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]:
+def moses_words(text: Sequence[Texts], language: str) -> list[list[str]]:
     """Return the lines as Moses' words separated by spaces, like Tensor2Tensor's get_ende_bleu.sh.
 
-    The script replaces typographic punctuation, then runs tokenizer.perl, which also escapes: '
-    becomes &apos;. Escapes rename words one to one on both sides and change no score. The script
-    replaces punctuation in outputs only, because its references are already tokenised. Here both
-    sides are plain text and treated alike; otherwise no typographic apostrophe would ever match. On
-    newstest2014 the Perl tokenizer yields the same score in German, and one within 0.003 in
-    English.
+    The script replaces typographic punctuation in the outputs, then runs tokenizer.perl, which also
+    escapes: ' becomes &apos;. Here both sides are plain text and treated alike. On newstest2014 the
+    Perl tokenizer yields the same score in German, and one within 0.003 in English.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # the import takes a second
 
@@ -166,56 +153,43 @@ def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]
 
 
 def split_compounds(words: str) -> str:
-    """Turn `rich-text format` into `rich ##AT##-##AT## text format`, as in GNMT's scores.
-
-    In `a-b-c` only the first hyphen is split: matches do not overlap, as in the script.
-    """
+    """Turn `rich-text format` into `rich ##AT##-##AT## text format`, as in GNMT's scores."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", words)
 
 
 def compare(
-    ours: Sequence[str],
-    theirs: Sequence[str],
-    references: Sequence[Sequence[str]],
-    names: tuple[str, str] = ("ours", "theirs"),
-    target_language: str = "en",
+    ours: Texts, theirs: Texts, references: Sequence[Texts], names: tuple[str, str], language: str
 ) -> dict[str, dict[str, Any]]:
     """Return a `verdict` and a `signature` for each of `bleu`, `chrf` and `ter`.
 
     sacreBLEU's paired bootstrap (Koehn, 2004) scores both systems on the same samples of the
-    sentences, drawn with replacement. The seed is $SACREBLEU_SEED, or 12345. The p-value is the
-    probability of a difference at least as large if both systems were equally good. Each system has
-    the `mean` and the `interval` (95 %) of its scores on the samples.
+    sentences. The seed is $SACREBLEU_SEED, or 12345. Each system has the `mean` and the `interval`
+    (95 %) of its scores on the samples.
     """
-    metrics = metrics_for(target_language)
+    metrics = metrics_for(language)
     systems = list(zip(names, (ours, theirs), strict=True))
     signatures, columns = PairedTest(systems, metrics, references, "bs", SAMPLES)()
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
     results: list[Any] = [*columns.values()][1:]
     verdicts = {}
-    for metric, results_of, signature in zip(metrics, results, signatures.values(), strict=True):
+    for metric, pair, signature in zip(metrics, results, signatures.values(), strict=True):
         scored = []
-        for result in results_of:
+        for name, result in zip(names, pair, strict=True):
             score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
-            scored.append({"score": score, "mean": mean, "interval": interval(mean, half)})
+            ends = interval(mean, half)
+            scored.append({"name": name, "score": score, "mean": mean, "interval": ends})
         # For equal scores sacreBLEU counts the samples that differ by more than 0. A system
         # compared with itself has no such samples, and p would be 1/1001.
-        first, second = results_of
-        p_value = 1.0 if first.score == second.score else float(second.p_value)
-        found = verdict(names, scored, p_value, lower_is_better=metric == "ter")
+        p_value = 1.0 if scored[0]["score"] == scored[1]["score"] else float(pair[1].p_value)
+        found = verdict(scored, p_value, lower_is_better=metric == "ter")
         verdicts[metric] = {**found, "signature": str(signature)}
     return verdicts
 
 
-def verdict(
-    names: tuple[str, str], systems: list[dict], p_value: float, lower_is_better: bool = False
-) -> dict[str, Any]:
-    """Return `systems` with their names, the `p_value`, and the `better` system, if any."""
-    ours, theirs = (system["score"] for system in systems)
-    first_is_better = ours < theirs if lower_is_better else ours > theirs
-    return {
-        "systems": [{"name": n, **system} for n, system in zip(names, systems, strict=True)],
-        "p_value": p_value,
-        "better": "" if ours == theirs else names[0 if first_is_better else 1],
-        "significant": p_value < SIGNIFICANT,
-    }
+def verdict(systems: list[dict], p_value: float, lower_is_better: bool = False) -> dict[str, Any]:
+    """Return the `systems`, the `p_value`, and the `better` system; empty if p >= 0.05."""
+    first, second = systems
+    first_is_better = (first["score"] < second["score"]) == lower_is_better
+    winner = first if first_is_better else second
+    better = winner["name"] if p_value < SIGNIFICANT else ""
+    return {"systems": systems, "p_value": p_value, "better": better}

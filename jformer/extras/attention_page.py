@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jformer import cli
-from jformer.files import check_output
 
 if TYPE_CHECKING:  # importing it takes a second
     from jformer.decoding.scoring import Attention
@@ -35,7 +34,6 @@ def add_flags(parser: cli.Parser) -> None:
 
 def main(args: Any) -> int:
     config = cli.config_of(args)
-    check_output(args.output, ())
     run = cli.open_run(args, config)
     target = args.target or run.translate([args.source])[0]
     about = {"run": f"{run.workdir}, step {run.step:,}", "source": args.source}

@@ -6,9 +6,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from jformer import cli
+from jformer import __version__, cli
 from jformer.config import DataConfig
-from jformer.version import __version__
 
 OPTIONAL = {
     "datasets": "data sets of the Hugging Face hub, Parquet files",

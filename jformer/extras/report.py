@@ -21,7 +21,6 @@ from jformer import cli, console
 from jformer.components import without_folders
 from jformer.config import Config
 from jformer.errors import UserError, import_extra
-from jformer.files import check_output
 from jformer.rundir import CONFIG, config_of, has_run, read_metrics, read_scores
 from jformer.schema import walk
 
@@ -68,7 +67,6 @@ def add_flags(parser: cli.Parser) -> None:
 
 
 def main(args: Any) -> int:
-    check_output(args.output, ())
     comparison = compare(find_runs(args.folders))
     if not comparison.rows:
         raise UserError("no run can be read")
@@ -267,7 +265,10 @@ def format_numbers(rows: list[list[float]], form: Callable, best: Callable | Non
 
 def markdown(comparison: Comparison) -> str:
     """Format the table in Markdown, followed by a line about the base of its rows."""
-    return f"{console.markdown(comparison.table)}\n\n{comparison.base}".rstrip()
+    heading, *rows = comparison.table
+    ruler = [":--", *["--:"] * (len(heading) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows)]
+    return "\n".join([*lines, "", comparison.base]).rstrip()
 
 
 def page(comparison: Comparison) -> str:

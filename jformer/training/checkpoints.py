@@ -37,7 +37,7 @@ from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.step import TrainState
 
 log = logging.getLogger(__name__)
-# Pages about errors of orbax's threads, which also arrive as exceptions.
+# orbax logs pages about errors that also arrive as exceptions.
 logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 ARRAYS = ("params", "optimizer_state", "ema")

@@ -19,7 +19,7 @@ from jformer.data.tokens import tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder, Request
 from jformer.errors import UserError
-from jformer.evaluation.metrics import Validation, score_by
+from jformer.evaluation.scorer import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.run import Run
 from jformer.training import sharding

@@ -43,7 +43,7 @@ def decay_mask(params: Any) -> Any:
 
     def decays(path, leaf):
         name = jax.tree_util.keystr(path[-1:], simple=True)
-        # By name as well: the biases of stacked layers are matrices.
+        # By name as well: the biases of attention heads are matrices.
         return leaf.ndim >= 2 and name not in ("bias", "scale")
 
     return jax.tree_util.tree_map_with_path(decays, params)

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from jformer import components, rundir
+from jformer import __version__, components, rundir
 from jformer.config import Config, write_config
 from jformer.data.corpora import Corpus, Split, in_memory, require_file
 from jformer.data.vocabulary import Vocabularies
@@ -25,7 +25,6 @@ from jformer.files import replace_file, sha256_of
 from jformer.schema import flatten, walk, walk_components
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.schedules import depends_on_train_steps
-from jformer.version import __version__
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sacrebleu")
 

@@ -95,7 +95,7 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
 
 
 def mesh_shape(parallel: ParallelConfig, devices: int) -> tuple[int, ...]:
-    """Return the sizes of the axes: one of -1, or else `data`, has the remaining devices."""
+    """Return the sizes of the axes; a size of -1, or else `data`, takes the remaining devices."""
     sizes = (parallel.fsdp, parallel.model)
     try:
         return np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape

@@ -8,7 +8,6 @@ from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_ko_mecab
 from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
 import jformer
-from jformer.errors import UserError
 from jformer.evaluation.scores import score
 from jformer.main import main
 from jformer.rundir import read_metrics
@@ -59,7 +58,7 @@ def test_the_first_part_of_the_language_code_decides(language, tokenizer):
 def test_japanese_and_korean_need_mecab(monkeypatch, language):
     text = ["猫が好き。", "고양이가 좋아요."]
     set_mecab(monkeypatch, language[:2], installed=False)
-    with pytest.raises(UserError, match=rf"sacrebleu\[{language[:2]}\]"):
+    with pytest.raises(RuntimeError, match=rf"sacrebleu\[{language[:2]}\]"):
         score(text, [text], language)
     set_mecab(monkeypatch, language[:2], installed=True)
     assert f"|tok:{language[:2]}-mecab-" in score(text, [text], language)["signature"]

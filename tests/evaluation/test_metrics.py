@@ -3,7 +3,7 @@
 import pytest
 
 from jformer.config import Config
-from jformer.evaluation.metrics import Validation, bleu, chrf
+from jformer.evaluation.scorer import Validation, bleu, chrf
 from jformer.evaluation.scores import score
 from tests.evaluation.noise import sentences, worsened
 

@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu import DATASETS
 
 from jformer.errors import UserError
-from jformer.evaluation.named_sets import open_test_set
+from jformer.evaluation.scorer import open_test_set
 
 SOURCES = ["A &amp; B", 'it is "so"', "the end"]
 TARGETS = ["A &amp; B", 'es ist "so"', "das Ende"]
@@ -64,7 +64,7 @@ def test_a_set_has_as_many_streams_as_translators(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("name", "pair"), [("wmt14/ful", "en-de"), ("multi30k/2016", "de-en")])
 def test_an_unknown_name_or_language_pair_is_one_line(name, pair):
-    with pytest.raises(UserError, match=rf"^{name}: .*{pair}.*sacrebleu --list") as caught:
+    with pytest.raises(UserError, match=rf"^{name}, {pair}: .*sacrebleu --list") as caught:
         open_test_set(name, *pair.split("-"))
     assert "\n" not in str(caught.value)
 
@@ -73,6 +73,6 @@ def test_no_network_is_one_line_with_the_folder_to_copy(monkeypatch, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/x.tgz"
     kept = offer(monkeypatch, tmp_path, "wmt14/full", {}, url)  # nobody listens there any more
-    with pytest.raises(UserError, match=rf"^wmt14/full: .*refused.* {kept}") as caught:
+    with pytest.raises(UserError, match=rf"^wmt14/full, en-de: .*refused.* {kept}") as caught:
         open_test_set("wmt14/full", "en", "de")
     assert "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ from jformer.data.vocabulary import Vocabulary
 from jformer.extras.report import compare, find_runs, markdown
 from jformer.files import write_sums
 from jformer.main import main
-from jformer.schema import with_values
+from jformer.schema import replaced
 
 pytestmark = pytest.mark.process
 
@@ -25,7 +25,7 @@ def write_run(tmp_path):
     def write_run(name, changes=None, steps=2400, seconds=75.0, code="", text="", **scores):
         workdir = tmp_path / "runs" / name
         workdir.mkdir(parents=True)
-        write_config(with_values(BASE, changes or {}), workdir / "config.json")
+        write_config(replaced(BASE, changes or {}), workdir / "config.json")
         Vocabulary.train(["one two three", "eins zwei"], 260).save(workdir / "vocabulary.json")
         lines = [
             {"step": 1200, "split": "train", "nll": 2.5, "flops": 1.5e12, "seconds": seconds / 2},

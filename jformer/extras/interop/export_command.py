@@ -9,7 +9,6 @@ from typing import Any
 
 from jformer import cli
 from jformer.errors import UserError
-from jformer.files import new_folder
 
 FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "jformer")
 
@@ -18,7 +17,7 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_argument("--format", required=True, choices=FORMATS, help="format of the export")
     text = "dtype of the parameters with --format=jformer"
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help=text)
-    parser.add_path("--output", "FOLDER", "folder to write; must be new or empty", required=True)
+    parser.add_path("--output", "FOLDER", "new folder to write", required=True)
     text = "with --format=transformers, for a run imported from M2M100 or NLLB: the imported folder"
     parser.add_path("--original", "FOLDER", text)
     cli.add_run_flags(parser, ensemble=False)
@@ -32,16 +31,17 @@ def main(args: Any) -> int:
     from jformer.extras.interop import ctranslate2, hugging_face, run_directory, safetensors
     from jformer.run import load
 
-    with new_folder("output", args.output) as folder:
-        run = load(args.workdir, args.checkpoint, plugins=args.plugins)
-        if args.format == "jformer":
-            run_directory.export(run, folder, args.dtype)
-        elif args.format == "transformers" and args.original:
-            hugging_face.export_m2m100(run, Path(args.original), folder)
-        elif args.format == "transformers":
-            hugging_face.export(run, folder, args.format)
-        elif args.format == "safetensors":
-            safetensors.export(run, folder, args.format)
-        else:
-            ctranslate2.export(run, folder, args.format)
+    folder = Path(args.output)
+    folder.mkdir(parents=True)
+    run = load(args.workdir, args.checkpoint, plugins=args.plugins)
+    if args.format == "jformer":
+        run_directory.export(run, folder, args.dtype)
+    elif args.format == "transformers" and args.original:
+        hugging_face.export_m2m100(run, Path(args.original), folder)
+    elif args.format == "transformers":
+        hugging_face.export(run, folder, args.format)
+    elif args.format == "safetensors":
+        safetensors.export(run, folder, args.format)
+    else:
+        ctranslate2.export(run, folder, args.format)
     return 0

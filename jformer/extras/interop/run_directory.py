@@ -18,11 +18,11 @@ from jformer.data.vocabulary import FIRST, Vocabularies
 from jformer.errors import UserError
 from jformer.extras.interop import layouts
 from jformer.extras.interop.state_dicts import Source
-from jformer.files import new_folder, write_sums
+from jformer.files import write_sums
 from jformer.model.transformer import Transformer
 from jformer.run import Run, load, parameter_shapes
 from jformer.rundir import CHECKPOINTS, CONFIG, METRICS, locked
-from jformer.schema import walk, with_values
+from jformer.schema import replaced, walk
 from jformer.training.checkpoints import CHECKED, Checkpoints
 from jformer.training.loop import NEW
 from jformer.training.provenance import metadata
@@ -41,7 +41,7 @@ def import_run(
     The config keys in `overrides` replace the values that are read from the weights. Embeddings are
     multiplied by `embedding_scale` in the other program; None: by what its files say, or
     sqrt(d_model). Raises `UserError` that names every tensor of theirs, or parameter of ours, that
-    has no counterpart. A directory that cannot be opened is removed.
+    has no counterpart.
     """
     matrices = in_our_rows(source, embedding_scale)
     config = imported_config(source, matrices, overrides)
@@ -58,9 +58,10 @@ def import_run(
     if source.layout == "marian":
         paper_order = np.argsort(layouts.halves_order(config.model.d_model))  # the inverse
         arrays = layouts.reordered(arrays, paper_order)
-    with new_folder("workdir", workdir) as folder:
-        write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
-        load(folder)
+    folder = Path(workdir)
+    folder.mkdir(parents=True)
+    write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
+    load(folder)
     report(source, arrays)
     return config
 
@@ -144,7 +145,7 @@ def without_paths(config: Config) -> Config:
         for key, field, value in walk(config)
         if field.metadata.get("is_path")
     }
-    return with_values(config, names)
+    return replaced(config, names)
 
 
 def write_run(
@@ -153,7 +154,7 @@ def write_run(
     """Write a run directory with one checkpoint; config.json, which makes it a run, last."""
     # It serves this checkpoint alone, which is therefore a regular one.
     regular = {"checkpoint_every": step, "average_checkpoints": 1, "ema_decay": 0.0}
-    config = with_values(config, {f"train.{name}": value for name, value in regular.items()})
+    config = replaced(config, {f"train.{name}": value for name, value in regular.items()})
     with locked(workdir):
         with Checkpoints(workdir, config.train) as checkpoints:
             state = TrainState(np.int32(step), params, None)

@@ -16,9 +16,8 @@ from jformer.config import Config
 from jformer.data.corpora import Corpus, Split
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.evaluation.metrics import Validation
-from jformer.evaluation.scorer import Translations
-from jformer.evaluation.scores import verdict
+from jformer.evaluation.scorer import Translations, Validation
+from jformer.evaluation.scores import Texts, verdict
 from jformer.extras.parsing.trees import TOP, Tree, linearise, open_trees, tree_of, trees_in
 from jformer.extras.parsing.words import with_classes
 
@@ -63,11 +62,7 @@ class Trees(Translations):
         return str(tree), well_formed
 
     def scores(
-        self,
-        outputs: Sequence[str],
-        well_formed: Sequence[bool | None],
-        test: Split,
-        config: Config,
+        self, outputs: Texts, well_formed: list[bool | None], test: Split, config: Config
     ) -> dict[str, Any]:
         counts_N3 = count_all(trees_in(outputs, "outputs"), test.gold)
         matched, gold, found = counts_N3.sum(axis=0)
@@ -81,12 +76,7 @@ class Trees(Translations):
         }
 
     def compare(
-        self,
-        ours: Sequence[str],
-        theirs: Sequence[str],
-        test: Split,
-        names: tuple[str, str],
-        config: Config,
+        self, ours: Texts, theirs: Texts, test: Split, names: tuple[str, str], config: Config
     ) -> dict[str, Any]:
         """Compare the F1 of two parsers by the paired bootstrap.
 
@@ -96,12 +86,12 @@ class Trees(Translations):
         tables = [count_all(trees_in(each, "outputs"), test.gold) for each in (ours, theirs)]
         scores, samples = [*map(f1_of, tables)], [*map(sampled_f1, tables)]
         systems = [
-            {"score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
-            for score, f1s in zip(scores, samples, strict=True)
+            {"name": name, "score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
+            for name, score, f1s in zip(names, scores, samples, strict=True)
         ]
         difference, differences = scores[0] - scores[1], samples[0] - samples[1]
         as_far = np.abs(differences - differences.mean()) >= abs(difference)
-        return {"f1": verdict(names, systems, float((np.sum(as_far) + 1) / (SAMPLES + 1)))}
+        return {"f1": verdict(systems, float((np.sum(as_far) + 1) / (SAMPLES + 1)))}
 
 
 def f1(validation: Validation) -> float:

@@ -45,7 +45,7 @@ def test_a_run_with_own_parts_opens_with_the_plugin_that_the_caller_names(tmp_pa
     config = dataclasses.replace(run.config.model, norm="mine.py:Mine")
     write_config(dataclasses.replace(run.config, model=config), tmp_path / "config.json")
     (tmp_path / "mine.py").write_text("from flax.linen import LayerNorm as Mine\n")
-    with pytest.raises(UserError, match=r"config\.model\.norm=mine\.py:Mine.*plugins="):
+    with pytest.raises(UserError, match=r"mine\.py: .*plugins="):
         read(tmp_path)
     assert read(tmp_path, plugins=[tmp_path / "mine.py"]).step == 7
 
