@@ -155,12 +155,9 @@ class Run:
     @functools.cached_property
     def decoder(self) -> Decoder:
         members = (self, *self.others)
-        return Decoder(
-            tuple(run.model for run in members),
-            tuple(run.params for run in members),
-            self.config.decode,
-            self.config.data.max_length,
-        )
+        models = tuple(run.model for run in members)
+        params = tuple(run.params for run in members)
+        return Decoder(models, params, self.config.decode, self.config.data.max_length)
 
     def with_decode(self, **changes: Any) -> "Run":
         """Return the same run with other, checked values in `config.decode`."""

@@ -1,6 +1,6 @@
-"""Translation and scoring of a stream of lines, in order and in bounded memory.
+"""Translation and scoring of a stream of lines, in order and window by window.
 
-Lines are processed in windows of `config.decode.read_ahead`: read, decoded sorted by length, and
+A window has `config.decode.read_ahead` lines, which are read, decoded sorted by length, and
 written. Long outputs, which finish last in a search, cost less in a large window.
 
 A translation of a file into a file can resume. Its outputs go to FILE.partial, whose first line

@@ -81,12 +81,10 @@ class Decoder:
     def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> list[Hypotheses]:
         """Decode all requests, and return the hypotheses of each."""
         batch_size = self.config.batch_size
-        threads, slots = 1, min(slots_for(len(requests)), batch_size)
-        part = slots
-        if len(requests) > batch_size:
-            threads = thread_count(batch_size)
-            slots = batch_size // threads
-            part = max(1, slots // PARTS)
+        all_at_once = len(requests) <= batch_size
+        threads = 1 if all_at_once else thread_count(batch_size)
+        slots = min(slots_for(len(requests)), batch_size) // threads
+        part = slots if all_at_once else max(1, slots // PARTS)
         order = sorted(
             range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
         )
