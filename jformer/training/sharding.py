@@ -198,14 +198,10 @@ def join(parallel: ParallelConfig) -> None:
     """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
-    address: tuple = ()  # JAX finds it on Slurm and TPU pods
-    if parallel.address:
-        host, port, index, number = parallel.address
-        address = f"{host}:{port}", number, index
     log.info("waiting for the other processes ...")
     # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(*address)
+    jax.distributed.initialize(*parallel.address)  # JAX finds it on Slurm and TPU pods
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
         be_quiet()
