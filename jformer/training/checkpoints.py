@@ -5,7 +5,7 @@
     position                  JSON: the position in the data, hashes of the text, metric sums since
                               the last log line, the best score, skipped steps, elapsed seconds
                               and whether the run has ended
-    metadata                  JSON: the config, the hash of the vocabulary and software versions
+    metadata                  JSON: the hash of the vocabulary and software versions
     SHA256SUMS                checksums of all these files, as `sha256sum -c` reads them
 
 orbax writes under a temporary name and renames, so a kill leaves earlier steps intact. It would
@@ -122,17 +122,15 @@ class Checkpoints:
         except Exception as error:
             reason = str(error).partition("\n")[0][-200:]
             raise RunError(
-                f"{self._folder}: a checkpoint could not be saved ({reason}). "
-                f"Free disk space or fix permissions, then rerun the same command: earlier "
-                f"checkpoints are intact"
+                f"{self._folder}: a checkpoint could not be saved ({reason}). Free disk space or "
+                f"fix permissions, then rerun the same command: earlier checkpoints are intact"
             ) from error
 
     def steps(self) -> list[int]:
         """Return the complete steps in ascending order."""
         if self._manager is None:
-            return sorted(
-                int(path.name) for path in self._folder.glob("*") if path.name.isdecimal()
-            )
+            names = [path.name for path in self._folder.glob("*")]
+            return sorted(int(name) for name in names if name.isdecimal())
         with self._saving():
             self._manager.wait_until_finished()
         return sorted(self._manager.all_steps())

@@ -89,8 +89,7 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
     mesh = jax.make_mesh(shape, ("data", "fsdp", "model"), (AxisType.Auto,) * 3, devices=devices)
     for row in mesh.devices.reshape(-1, mesh.shape["model"]):
         if len({device.process_index for device in row}) > 1:
-            size = config.parallel.assignment("model")
-            raise UserError(f"{size}: must divide the devices of each process")
+            raise config.parallel.wrong("model", "must divide the devices of each process")
     return mesh
 
 
@@ -100,10 +99,8 @@ def mesh_shape(parallel: ParallelConfig, devices: int) -> tuple[int, ...]:
     try:
         return np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
     except ValueError as error:
-        raise UserError(
-            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} must divide the "
-            f"{devices} devices"
-        ) from error
+        axes = f"fsdp={parallel.fsdp}, model={parallel.model}"
+        raise UserError(f"config.parallel: {axes} must divide the {devices} devices") from error
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -220,10 +217,8 @@ def check_same(facts: Any, workdir: Path) -> None:
     seen = json.dumps([facts, (workdir / LOCK).exists()])
     checksums = multihost_utils.process_allgather(np.uint32(zlib.crc32(seen.encode())))
     if len({*checksums.tolist()}) > 1:
-        raise UserError(
-            f"the processes differ in config, text, vocabulary, component files or versions, or do "
-            f"not share workdir={workdir}"
-        )
+        facts = "config, text, vocabulary, component files or versions"
+        raise UserError(f"the processes differ in {facts}, or do not share workdir={workdir}")
 
 
 def agree(request: int, step: int = 0) -> int:
