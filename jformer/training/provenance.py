@@ -1,7 +1,7 @@
 """Records the origin of a run, and checks whether it may resume.
 
-Each checkpoint records the software versions. A run resumes only with the config and
-the text that it started with. Other versions, which may round differently, are reported.
+A run resumes only with the config and the text that it started with. Other versions of software,
+which may round differently, are reported.
 """
 
 import ast
@@ -80,8 +80,7 @@ def changed_versions(before: dict[str, str], config: Config) -> str:
 def check_same_config(config: Config, workdir: Path) -> None:
     """Raise `UserError` that names differing keys if `workdir` contains a run with another config.
 
-    Resumable keys and the folders of component files may differ. `train.steps` may not differ if
-    the learning-rate schedule depends on it.
+    Resumable keys and the folders of component files may differ.
     """
     if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch

@@ -1,12 +1,11 @@
 """The train step and the evaluation step on many devices: under jit over a mesh, or under pmap.
 
 The mesh has three axes. `data` and `fsdp` shard the rows of a batch, `fsdp` also shards the
-parameters and the optimizer's state, and `model` shards the work within a row. Data, FSDP and
-tensor parallelism are three settings of one mechanism. The loss is the sum over all rows divided by
+parameters and the optimizer's state, and `model` shards the work within a row. The loss divides by
 the number of all tokens, so the number of devices does not change the result.
 
-pmap replicates the state on every device and adds up gradients by an explicit `psum`; it supports
-the `data` axis only, and one process. JAX maintains pmap, and recommends jit.
+pmap replicates the state and adds up gradients by an explicit `psum`. It supports the `data` axis
+and one process.
 
 Several processes form one mesh. They must have the same config and text, and share the workdir.
 """
