@@ -1,31 +1,27 @@
 """The platform to compile for, which can differ from this machine's own; the compilation cache."""
 
 import contextlib
-import contextvars
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-_override: contextvars.ContextVar[tuple[str, float] | None] = contextvars.ContextVar(
-    "override", default=None
-)
+_override: tuple[str, float] | None = None  # a platform and its compute capability
 
 
 def target_platform() -> str:
     """Return the platform that programs are compiled for: `cpu`, `gpu` or `tpu`."""
     import jax  # imported late, so that --help and typos respond at once
 
-    override = _override.get()
-    return override[0] if override else jax.default_backend()
+    return _override[0] if _override else jax.default_backend()
 
 
 def compute_capability() -> float:
     """Return the CUDA compute capability of the GPU, 9.0 for Hopper, or 0."""
     import jax
 
-    if override := _override.get():
-        return override[1]
+    if _override:
+        return _override[1]
     text = str(getattr(jax.devices()[0], "compute_capability", ""))
     return float(text) if re.fullmatch(r"\d+\.\d+", text) else 0.0  # AMD has "gfx90a"
 
@@ -33,11 +29,12 @@ def compute_capability() -> float:
 @contextlib.contextmanager
 def compiling_for(platform: str, capability: float = 0) -> Iterator[None]:
     """Within this context, compile for a device that this machine lacks."""
-    token = _override.set((platform, capability))
+    global _override
+    _override = platform, capability
     try:
         yield
     finally:
-        _override.reset(token)
+        _override = None
 
 
 def use_compilation_cache(wanted: str) -> None:

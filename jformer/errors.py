@@ -39,19 +39,14 @@ def import_extra(module: str, user: str, packages: str, way_out: str = "") -> An
         raise UserError(f"{user} requires packages: pip install {packages}{way_out}") from error
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the host or a device ran out of memory, for any version of JAX."""
-    words = ("RESOURCE_EXHAUSTED", "Out of memory")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
-
-
 @contextlib.contextmanager
 def explaining_out_of_memory(advice: str) -> Iterator[None]:
     """Raise `RunError` with `advice` if the host or a device runs out of memory."""
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
+        text = f"{type(error).__name__}: {error}"
+        if any(words in text for words in ("MemoryError", "RESOURCE_EXHAUSTED", "Out of memory")):
             raise RunError(f"out of memory {advice}") from error
         raise
 

@@ -75,10 +75,7 @@ class Run:
         return find("config.data.scorer", "scorer", self.config.data.scorer)
 
     def translate(
-        self,
-        sentences: Sequence[str],
-        prefixes: Sequence[str] | None = None,
-        **decode: Any,
+        self, sentences: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
     ) -> list[str]:
         """Return the best output for each sentence, which begins with its prefix.
 

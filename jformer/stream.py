@@ -9,7 +9,6 @@ is complete when FILE.partial is gone.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -126,16 +125,17 @@ def translation_line(format: str, number: int, source: str, n_best: list[Hypothe
         return n_best[0].text.replace("\n", " ") + "\n"
     outputs = []
     for hypothesis in n_best:
-        fields = dataclasses.asdict(hypothesis)
-        fields |= {"alignment": pharaoh(hypothesis.alignment or []), "source": None, "output": None}
-        outputs.append({key: value for key, value in fields.items() if value is not None})
+        fields = {name: x for name, x in vars(hypothesis).items() if x is not None}
+        del fields["source"], fields["output"]
+        fields["alignment"] = pharaoh(hypothesis.alignment or [])
+        outputs.append(fields)
     return as_json(line=number, source=source, outputs=outputs)
 
 
 def score_line(format: str, number: int, source: str, target: str, scored: Scored) -> str:
     if format == "text":
         return f"{scored.log_prob:.6f}\n"
-    return as_json(line=number, source=source, target=target, **dataclasses.asdict(scored))
+    return as_json(line=number, source=source, target=target, **vars(scored))
 
 
 def as_json(**fields: Any) -> str:

@@ -160,14 +160,6 @@ def test_only_the_same_command_resumes_a_file(job, run, tmp_path, capfd):
     assert lines == ["DONE", *run.translate(FEW)[1:]]
 
 
-def test_a_file_that_no_job_began_is_not_written_to(job, tmp_path, capfd):
-    partial = tmp_path / "out.partial"
-    partial.write_bytes(b"{}\n")
-    assert job() == 2
-    assert str(partial) in error_line(capfd)
-    assert partial.read_bytes() == b"{}\n"
-
-
 @pytest.mark.parametrize(
     ("content", "done", "kept"),
     [('{"a', 0, ""), ('{"a": 1}\nhalf', 0, ""), ('{"a": 1}\na\n\nb\nhalf', 3, "a\n\nb\n")],

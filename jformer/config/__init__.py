@@ -45,35 +45,35 @@ class ModelConfig(Section):
 
     path = "config.model"
 
-    num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", ">= 1")
+    num_layers: int = key(6, "layers of each stack, N; Section 3.1", ">= 1")
     num_decoder_layers: int | None = key(None, "layers of the decoder, if different", ">= 1")
-    d_model: int = key(512, "width of the embeddings and sub-layers; Section 3.1", ">= 2")
-    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
+    d_model: int = key(512, "width of embeddings and layers; Section 3.1", ">= 2")
+    d_ff: int = key(2048, "inner width of feed-forward layers; Section 3.3", ">= 1")
     num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
-    d_k: int | None = key(None, "width of queries and keys per head; unset: d_model / h", ">= 1")
-    d_v: int | None = key(None, "width of values per head; unset: d_model / h", ">= 1")
+    d_k: int | None = key(None, "width of queries and keys; unset: d_model / h", ">= 1")
+    d_v: int | None = key(None, "width of values; unset: d_model / h", ">= 1")
     dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", *RATE)
-    attention_dropout: float = key(0.0, "dropout rate of the weights; not in the paper", *RATE)
-    activation_dropout: float = key(0.0, "dropout rate of the activation; not in the paper", *RATE)
-    residual_dropout: bool = key(True, "dropout of sub-layers, not only embeddings; Section 5.4")
+    attention_dropout: float = key(0.0, "dropout rate of attention weights", *RATE)
+    activation_dropout: float = key(0.0, "dropout rate of activations", *RATE)
+    residual_dropout: bool = key(True, "dropout of sub-layers; Section 5.4")
     attention: str = component("dot_product", "attention", "attention of each head; Section 3.2.1")
-    activation: str = component("relu", "activation", "activation of the feed-forward network")
+    activation: str = component("relu", "activation", "activation of feed-forward layers")
     norm: str = component("layer_norm", "norm", "normalization; Section 3.1")
-    attention_bias: bool = key(False, "biases in the projections of attention; not in the paper")
+    attention_bias: bool = key(False, "biases in attention projections")
     out_projection: bool = key(True, "project the concatenated heads, W^O; Section 3.2.2")
-    norm_position: str = choice("norm after each residual sum, or before sub-layers", "post", "pre")
+    norm_position: str = choice("norm after residual sums, or before sub-layers", "post", "pre")
     final_norm: str = choice("a norm after each stack; auto: if norm_position=pre", *ON_OFF)
     positions: str = component("sinusoidal", "positions", "position encoding; Section 3.5")
     tying: str = choice("which matrices are shared; Section 3.4", "all", "output", "none")
-    output_bias: bool = key(False, "a bias for each logit; not in the paper")
+    output_bias: bool = key(False, "a bias for each logit")
     zero_padding: bool = key(False, "keep the embedding of padding at zero")
     initializer: str = choice("initial values of the kernels", "scaled_xavier", "xavier", "normal")
     dtype: str = choice("compute dtype; auto: bfloat16, or float32 on CPU", *DTYPES, resumable=True)
     attention_kernel: str = choice(
-        "kernel for Equation 1; auto: cuDNN on Hopper GPUs", "auto", "xla", "cudnn", resumable=True
+        "kernel of attention; auto: cuDNN on Hopper GPUs", "auto", "xla", "cudnn", resumable=True
     )
     remat: str = choice(
-        "recompute layers in the backward pass, or all but matrix products", *REMATS, resumable=True
+        "recompute layers, or all but products, in the backward pass", *REMATS, resumable=True
     )
     scan_layers: bool = key(False, "compile one layer and loop over it", resumable=True)
 
@@ -143,31 +143,27 @@ class DataConfig(Section):
     source_language: str = key("en", "suffix of the source files; for phrases en or de")
     target_language: str = key("de", "suffix of the target files; for phrases de or en")
     directory: str = paths(
-        "folder with the files of the data set; empty: download from the Hugging Face hub",
+        "folder of the data set; empty: download from the Hugging Face hub",
         only_if=("name", "hub", *NAMED_DATASETS, "parsing"),
     )
     train: str = paths("training pairs: PREFIX, FILE.tsv or FILE.parquet, comma-separated")
-    weights: str = key("", "repeats of each training corpus per epoch, such as 1,4; empty: once")
+    weights: str = key("", "repeats of each training corpus, such as 1,4")
     validation: str = paths("validation pairs", only_if=("name", "files", "parsing"))
     test: str = paths("test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     scorer: str = component("translation", "scorer", "scores of a test set")
-    bad_lines: str = choice(
-        "training lines with invalid UTF-8 or a wrong number of columns", "error", "skip"
-    )
-    max_length: int = key(256, "maximum tokens of a source, a target or a packed row", ">= 2")
+    bad_lines: str = choice("training lines with bad UTF-8 or wrong columns", "error", "skip")
+    max_length: int = key(256, "maximum tokens of a text or a packed row", ">= 2")
     tokenizer: str = component("byte_bpe", "tokenizer", "sub-word algorithm; Section 5.1")
     target_tokenizer: str = component(
         "", "tokenizer", "target tokenizer, if different", only_if=("joint_vocabulary", "False")
     )
     vocabulary_size: int = key(37_000, "maximum number of entries; Section 5.1", ">= 260")
-    joint_vocabulary: bool = key(True, "one vocabulary for both languages; Section 5.1")
-    vocabulary: str = paths(
-        "tokenizer.json or SentencePiece .model to use; SOURCE,TARGET if they are not joint"
-    )
+    joint_vocabulary: bool = key(True, "one for both languages; Section 5.1")
+    vocabulary: str = paths("tokenizer.json or SentencePiece .model; SOURCE,TARGET if not joint")
     augment: str = component("", "augmentation", "changes to the training pairs in each epoch")
-    batching: str = choice("one pair per row by length, or several per row", "buckets", "packed")
+    batching: str = choice("one pair per row, or several", "buckets", "packed")
     num_buckets: int = key(10, "batch shapes, each compiled once", ">= 1")
-    length_multiple: int = key(4, "batch shape lengths are multiples of this", ">= 1")
+    length_multiple: int = key(4, "lengths of rows are multiples of this", ">= 1")
     cache: str = paths("folder for tokenized text; empty: ~/.cache/jformer")
 
     @property
@@ -212,13 +208,11 @@ class TrainConfig(Section):
     path = "config.train"
 
     steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1", resumable=True)
-    batch_tokens: int = key(
-        25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
-    )
+    batch_tokens: int = key(25_000, "positions of a batch on each side; Section 5.1", ">= 1")
     accumulate: int = key(1, "parts of a batch, to save memory", ">= 1", resumable=True)
     loss: str = component("cross_entropy", "loss", "loss of each target token; Section 5.4")
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", *RATE)
-    r_drop_alpha: float = key(0.0, "weight of R-Drop, arXiv 2106.14448; 0: one pass", ">= 0")
+    r_drop_alpha: float = key(0.0, "weight of R-Drop, arXiv 2106.14448; 0: off", ">= 0")
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
     metrics: str = component("bleu", "metric", "scores of validation outputs", resumable=True)
@@ -226,19 +220,19 @@ class TrainConfig(Section):
     metrics_pairs: int = key(200, "validation pairs to translate", ">= 1", resumable=True)
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
-        0.0, "minutes between extra checkpoints, not averaged; 0: never", ">= 0", resumable=True
+        0.0, "minutes between extra checkpoints; 0: never", ">= 0", resumable=True
     )
     average_checkpoints: int = key(5, "last checkpoints to average; Section 6.1", ">= 1")
     keep_checkpoints: int | None = key(
         None, "last checkpoints to keep; unset: average_checkpoints", ">= 1", resumable=True
     )
     keep_every: int = key(0, "also keep multiples of this step; 0: none", ">= 0", resumable=True)
-    best_by: str = key("nll", "score of the best checkpoint: nll, or a name in metrics")
+    best_by: str = key("nll", "score of the best checkpoint: nll or a metric")
     patience: int = key(
-        0, "stop after this many validations without improvement; 0: never", ">= 0", resumable=True
+        0, "validations without improvement before a stop; 0: never", ">= 0", resumable=True
     )
     scored: str = choice("splits scored at the end", "test", "validation", "all", resumable=True)
-    ema_decay: float = key(0.0, "decay of a moving average of the parameters; 0: none", *RATE)
+    ema_decay: float = key(0.0, "decay of a moving average; 0: none", *RATE)
     init_from: str = paths("RUN[@CHECKPOINT] with the initial parameters")
 
     def check(self) -> None:
@@ -275,7 +269,7 @@ class ParallelConfig(Section):
     fsdp: int = key(1, "devices that share the parameters; -1: all others", resumable=True)
     model: int = key(1, "devices for tensor parallelism; -1: all others", resumable=True)
     coordinator: str = key(
-        "", "HOST:PORT/INDEX/NUMBER of processes, or auto on Slurm and TPU pods", resumable=True
+        "", "HOST:PORT/INDEX/NUMBER, or auto on Slurm and TPU pods", resumable=True
     )
 
     def check(self) -> None:
@@ -304,21 +298,19 @@ class DecodeConfig(Section):
     component = functools.partial(schema.component, resumable=True)
 
     search: str = component("beam", "search", "decoding strategy")
-    beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
+    beam_size: int = key(4, "hypotheses; 1 is greedy search; Section 6.1", ">= 1")
     n_best: int = key(1, "outputs per sentence, or candidates for choose", ">= 1")
     choose: str = component("score", "choice", "choice among n_best outputs; score: all, sorted")
-    length_penalty: float = key(
-        0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0"
-    )
-    length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
-    min_length: int = key(0, "minimum number of output tokens", ">= 0")
-    max_length: int | None = key(None, "maximum number of output tokens", ">= 1")
+    length_penalty: float = key(0.6, "alpha of the length penalty; Section 6.1", ">= 0")
+    length_penalty_beta: float = key(5.0, "beta of ((beta + length) / (beta + 1))^alpha", ">= 0")
+    min_length: int = key(0, "minimum output tokens", ">= 0")
+    max_length: int | None = key(None, "maximum output tokens", ">= 1")
     max_extra_length: int = key(
-        50, "maximum number of output tokens beyond the source's; Section 6.1", ">= 0"
+        50, "output tokens beyond the source's, at most; Section 6.1", ">= 0"
     )
-    constraint: str = component("none", "constraint", "tokens that may come next in an output")
+    constraint: str = component("none", "constraint", "tokens that may come next")
     batch_size: int = key(64, "sentences decoded at a time", ">= 1")
-    read_ahead: int = key(2_000, "lines read and sorted by length; 1: one line at a time", ">= 1")
+    read_ahead: int = key(2_000, "lines read and sorted by length", ">= 1")
 
     def check(self) -> None:
         super().check()

@@ -3,9 +3,9 @@
 A layout, `Buckets` or `Packing`, has a few `shapes` `(B, S, T)`, each compiled once. `B * S` and
 `B * T` are at most the batch's tokens, padding included, unless a single row is longer.
 
-An epoch depends only on the seed and its number, and contains each training pair exactly once (or
-as often as data.weights repeats it). The position is a few integers (epoch, next batch, batches
-taken), so a resumed run sees the batches of an uninterrupted one, on any number of processes.
+An epoch depends only on the seed and its number, and has each training row exactly once. The
+position is a few integers, so a resumed run sees the batches of an uninterrupted one, on any number
+of processes.
 """
 
 import dataclasses
@@ -43,9 +43,9 @@ def round_up(lengths, multiple: int):
 
 
 class Buckets:
-    """One pair per row; pairs of similar lengths share a batch, in at most `number` shapes.
+    """One pair per row; pairs of similar lengths share a batch.
 
-    The source and target lengths of the shapes are multiples of `multiple`.
+    There are at most `number` shapes, with lengths that are multiples of `multiple`.
     """
 
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int, multiple: int):
@@ -55,7 +55,7 @@ class Buckets:
     def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
         """Assign each pair to the smallest shape that it fits.
 
-        Pairs that do not fill a batch move to the next larger shape if that takes fewer positions.
+        Pairs that do not fill a batch move to a larger shape if that takes fewer positions.
         """
         shape_of = self.smallest(S, T)
         for number, (height, s, t) in reversed(list(enumerate(self.shapes))):
@@ -87,7 +87,7 @@ def bucket_lengths(
     """Return at most `number` pairs of lengths, chosen greedily for little padding.
 
     The first fits all pairs. Each further choice saves the most positions, given that every pair
-    uses the smallest lengths that it fits. All pairs of multiples of `multiple` are compared.
+    uses the smallest lengths that it fits.
     """
     cell_S, cell_T = (-(-lengths // multiple) for lengths in (S, T))
     pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
@@ -125,8 +125,8 @@ class PackedRow:
 class Packing:
     """Several pairs per row; attention masks keep them apart.
 
-    A row has `length` positions for the language with more tokens, and fewer for the other, in
-    proportion to its tokens: a multiple of `multiple`, or the length of the longest pair.
+    A row has `length` positions for the language with more tokens, and proportionally fewer for the
+    other: a multiple of `multiple`, or the length of the longest pair.
     """
 
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int, multiple: int):
@@ -175,8 +175,8 @@ class Epoch:
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
-    `augments` draw the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
-    the layout keeps its original tokens.
+    `augments` draw the tokens of all pairs again for each epoch. A pair that then does not fit the
+    layout keeps its original tokens.
     """
 
     pairs: TokenPairs
@@ -209,8 +209,7 @@ class Batches:
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
         """Return batch `number` of an epoch, or one of `parts` equal parts of its rows.
 
-        If the pairs of a shape do not fill the batch, or its rows do not divide among the parts,
-        the last rows are padding without weight in the loss.
+        The last rows may be padding without weight in the loss.
         """
         plan = self.epoch(epoch)
         shape, first, last = plan.batches[number]
@@ -266,8 +265,7 @@ def iterate(
 ) -> Iterator[tuple[Batch, Position]]:
     """Yield the batches from `position`, or the first, to the `stop`-th, prefetched by a thread.
 
-    Each batch comes with the position after it, which checkpoints store as JSON and which is the
-    same in every process.
+    Each comes with the position after it, which is the same in every process.
     """
 
     def batches_from(epoch: int, batch: int, taken: int) -> Iterator[tuple[Batch, Position]]:
@@ -294,7 +292,7 @@ def make_batches(
     names = split_list(data.augment)
     parts = [find("config.data.augment", "augmentation", name) for name in names]
     augments = [part(vocabularies) for part in parts]
-    # The layout fits one random version of each pair, as a sample of all epochs' versions.
+    # The layout fits one random version of each pair, as a sample of all epochs.
     drawn = augmented(pairs, augments, np.random.default_rng(config.seed))
     S, T = (
         np.maximum(plain, new.clip(max=data.max_length))

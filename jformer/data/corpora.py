@@ -158,9 +158,9 @@ def open_tsv(path: Path, languages: Languages) -> Corpus:
 
 
 def load_tables(name: str, languages: Languages, path: str, **options: Any) -> Any:
-    """Return the tables by split that the package `datasets` loads from `path` and caches.
+    """Return the tables by split that the package `datasets` loads from `path`.
 
-    The configuration is SOURCE-TARGET or TARGET-SOURCE, if there is one, or else the default.
+    The configuration is SOURCE-TARGET, TARGET-SOURCE or the default, the first that exists.
     """
     advice = "; see docs/data.md, also for config.data.directory=FOLDER without a network"
     datasets = import_extra("datasets", f"{name}: reading it", "datasets", advice)
@@ -255,7 +255,7 @@ def read(
 def decode_row(row: tuple[bytes | str, ...], names: Sequence[str], number: int) -> list[str]:
     """Return the texts of a row; `UserError` if the line is bad."""
     if not row:
-        raise UserError(f"{names[0]}:{number}: must have 2 columns, or as many as line 1; {FIX}")
+        raise UserError(f"{names[0]}:{number}: must have two columns, or as many as line 1; {FIX}")
     return [decode(line, name, number) for line, name in zip(row, names, strict=True)]
 
 

@@ -40,8 +40,7 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
     """Open a named data set from the folder `config.data.directory`, or else from the hub.
 
     The folder contains the data set's files or Parquet files. `repository` is OWNER/NAME or
-    OWNER/NAME@REVISION, and replaces the data set's own repository. The split `test` is optional,
-    and `dev` is another name for `validation`.
+    OWNER/NAME@REVISION. The split `dev` is another name for `validation`.
     """
     data = config.data
     dataset = read_datasets()[name_of(data.name)]
@@ -79,7 +78,7 @@ def open_folder(
     source, target = data.source_language, data.target_language
     foreign = target if source == "en" else source
     splits = dataset.get(f"files_{foreign}", dataset["files"])
-    # Of files with the same name, the one that is least deep is the last, and taken.
+    # The last file of a name is taken, the one that is least deep.
     paths = sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path), reverse=True)
     found = {re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name): path for path in paths}
     archives = [f"{source}-{target}", f"{target}-{source}"]

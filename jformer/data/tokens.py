@@ -1,11 +1,10 @@
 """Token ids of corpora: built once, cached on disk and memory-mapped.
 
-A cache entry is a folder, named by a hash of everything that its content depends on: the bytes of
-the files, how they are read, the vocabulary and the settings, but not the files' folders. An entry
-is written under a temporary name and renamed when complete, under a lock. A killed run therefore
-leaves no partial entry, and of two concurrent runs the second waits.
+A cache entry is a folder, named by a hash of everything that its content depends on. It is written
+under a temporary name and renamed when complete, under a lock. A killed run therefore leaves no
+partial entry, and of two concurrent runs the second waits.
 
-The text is streamed: memory does not grow with the corpus, except for a few numbers per pair.
+The text is streamed: memory only grows by a few numbers per pair.
 """
 
 import contextlib
@@ -34,8 +33,8 @@ from jformer.files import writing
 
 log = logging.getLogger(__name__)
 
-VERSION = 9  # of the entry format and the reading of files; raise it to rebuild all entries
-MAX_CACHE_BYTES = 50 * 2**30  # about five corpora as large as WMT14 English-French
+VERSION = 9  # of the entries and the reading of files; raise it to rebuild all entries
+MAX_CACHE_BYTES = 50 * 2**30  # about five times WMT14 English-French
 CHUNK = 10_000  # pairs tokenized together
 
 
@@ -82,47 +81,52 @@ class TokenPairs(NamedTuple):
 
 
 class Tokenized(NamedTuple):
-    """Token ids of the training pairs without an empty side, and the origin of each pair."""
+    """Token ids of the training text."""
 
     pairs: TokenPairs
-    rows: np.ndarray  # the pairs of an epoch, without long pairs and repeated by `data.weights`
-    places: np.ndarray  # (pairs, 2): the number of each pair's corpus, and its line number
+    rows: np.ndarray  # an epoch: indices of pairs, repeated by `data.weights`, without long pairs
+    places: np.ndarray  # (pairs, 2): the index of each pair's corpus, and the line
     report: Report
 
 
 def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
-    """Learn vocabularies from all training pairs, or load the files that `data` names."""
-    external = [Vocabulary.load(Path(x)).hash if x else "" for x in data.vocabulary_files]
-    settings = [data.vocabulary_size, data.joint_vocabulary, external]
+    """Learn vocabularies from all training text, or load the files that `data` names."""
+    files = [Vocabulary.load(Path(x)).hash if x else "" for x in data.vocabulary_files]
+    key = [text_key(corpora, data), data.vocabulary_size, data.joint_vocabulary, files]
 
     def texts() -> Iterator[tuple[str, str]]:
         for corpus in corpora:
-            yield from ((row[1], row[2]) for row in read(corpus, data.bad_lines))
+            for _, source, target in read(corpus, data.bad_lines):
+                yield source, target
 
     def build(folder: Path) -> None:
         log.info("vocabulary  into %s ...", folder.parent)
         # A loaded vocabulary is saved as well, because saving rounds the scores of a unigram.
         Vocabularies.train(texts, data).save(folder)
 
-    folder = cached(data, "vocabulary", [text_key(corpora, data), settings], build)
-    return Vocabularies.load(folder, data.joint_vocabulary)
+    return Vocabularies.load(cached(data, "vocabulary", key, build), data.joint_vocabulary)
 
 
 def tokenize_corpora(
     corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
-    """Return all pairs of the corpora, concatenated, and the rows to train on."""
-    write = functools.partial(write_tokens, corpora=corpora, vocabularies=vocabularies, data=data)
-    folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash], write)
+    """Return all pairs of the corpora, concatenated; `UserError` if none can be trained on."""
+
+    def build(folder: Path) -> None:
+        write_tokens(folder, corpora, vocabularies, data)
+
+    folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash], build)
     report = Report(json.loads((folder / "report.json").read_text()))
     index = np.fromfile(folder / "index", np.int32).reshape(-1, 4)
     places, lengths = index[:, :2], index[:, 2:]
     files = [folder / "source", folder / "target"]
-    if [file.stat().st_size for file in files] != (4 * lengths.sum(axis=0)).tolist():
+    sizes = [file.stat().st_size for file in files]
+    if sizes != (4 * lengths.sum(axis=0)).tolist():
         raise UserError(f"{folder}: corrupt cache entry; delete this folder and rerun")
     fits = (lengths <= data.max_length).all(axis=1)
-    weights = np.array(data.corpus_weights(len(corpora)))[places[:, 0]]
-    rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * fits)
+    weights = np.array(data.corpus_weights(len(corpora)))
+    repeats = weights[places[:, 0]] * fits
+    rows = np.repeat(np.arange(len(places), dtype=np.int32), repeats)
     for corpus, line in places[~fits]:
         report.add("above_max_length", f"{corpora[corpus].names[0]}:{line}")
     if not len(rows):
@@ -135,7 +139,7 @@ def tokenize_corpora(
 def write_tokens(
     folder: Path, corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> None:
-    """Write int32 files of ids and, for each pair, the corpus, the line and both lengths."""
+    """Write int32 files: the ids of each side; each pair's corpus, line and both lengths."""
     log.info("tokenizing  into %s ...", folder.parent)
     report = Report()
     with (
@@ -173,15 +177,16 @@ def model_sources(
 
 
 def text_key(corpora: list[Corpus], data: DataConfig) -> list:
-    """Return everything that determines the text: the bytes of the files and how they are read.
+    """Return everything that determines the text, without folders.
 
-    A file's name determines its format, and the languages select columns. Folders are not included.
+    A file's name determines its format, and the languages select columns.
     """
     digests = [digest for corpus in corpora for _, digest in corpus.hashes]
     names = [path.name for corpus in corpora for path in corpus.files]
     parts = [data.name, data.scorer, data.tokenizer, data.target_tokenizer]
-    own = [*map(components.without_folders, parts), components.hashes_of(parts)]
-    return [digests, names, data.languages, data.bad_lines, own]
+    own = components.hashes_of(parts)
+    parts = [components.without_folders(part) for part in parts]
+    return [digests, names, data.languages, data.bad_lines, parts, own]
 
 
 def cache_folder(data: DataConfig) -> Path:

@@ -3,11 +3,10 @@
 Entry i of a tokenizer has the id i + 3, after PAD, BOS and EOS. The tokenizer's own special tokens
 are not matched, so "<s>" in a text is plain text.
 
-Two kinds are trained here, and both are lossless: `decode(encode(text))` is the normalised text for
-any characters. `byte_bpe` works on 256 characters that represent bytes. `unigram` works on
-characters; unseen characters become UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never
-matches these entries, because digits are split off. This also means that numbers of any length are
-copied digit by digit. Vocabularies loaded from other files may be lossy.
+Two kinds are trained here, and both are lossless: `decode(encode(text))` is the normalised text.
+`byte_bpe` works on 256 characters that represent bytes. `unigram` works on characters, and unseen
+ones become UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never matches these entries, because
+digits are split off. Vocabularies loaded from other files may be lossy.
 """
 
 import functools
@@ -56,7 +55,7 @@ class Vocabulary:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, tokenizer: str = "byte_bpe") -> Self:
-        """Learn at most `size` entries, PAD, BOS and EOS included; a small corpus yields fewer."""
+        """Learn at most `size` entries, PAD, BOS and EOS included."""
         return cls(find("config.data.tokenizer", "tokenizer", tokenizer)(texts, size - FIRST))
 
     @classmethod
@@ -75,7 +74,7 @@ class Vocabulary:
 
     @functools.cached_property
     def size(self) -> int:
-        """Return the number of ids from PAD to the last; a vocabulary from a file may have gaps."""
+        """Return the number of ids from PAD to the last, including gaps."""
         return FIRST + 1 + max(self.tokenizer.get_vocab().values(), default=-1)
 
     @functools.cached_property
@@ -118,7 +117,7 @@ class Vocabulary:
         return [None] * FIRST + list(entries)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each token, or its number ("#2") if it has no text, such as EOS."""
+        """Return the text of each token, or its number ("#2") without a text, such as EOS."""
         return [self.decode([token]) or f"#{token}" for token in ids]
 
 
@@ -211,9 +210,9 @@ def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "
 def make_deterministic(vocab: list[list]) -> list[list]:
     """Make a unigram's entries and scores reproducible for the same texts.
 
-    Its trainer sums floats in the order of a hash table, so the last digits of a score are random.
-    Characters that EM does not use get the scores floor, floor + 0.0001 and so on in random order;
-    floor is the lowest score. Here all of these characters get the floor.
+    Its trainer sums floats in random order, which changes the last digits of a score. Characters
+    that EM does not use get scores from the lowest, in steps of 0.0001, in random order. Here they
+    all get the lowest.
     """
     pieces = vocab[len(BYTE_FALLBACK) :]
     floor = min((score for _, score in pieces), default=0.0)

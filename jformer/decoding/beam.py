@@ -6,7 +6,6 @@ EOS stay live. A sentence is done at its limit, or when no live hypothesis can e
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +64,21 @@ class Beam:
         )
         ending_sums_W = jnp.where(ends, sums, -jnp.inf)[:W]
         search = add_finished(search, histories_T[:W], ending_sums_W, task.config)
-        return stop_when_done(task.config, sentence, search, self.early_stopping)
+        return self.stop_when_done(task.config, sentence, search)
+
+    def stop_when_done(self, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+        """Mark a search as done: at the limit, or if no live hypothesis can still win."""
+        sums_W = search.live_sums_W
+        # Sums only decrease, and the penalty divides them by at most its value at the limit.
+        best_possible = sums_W[0] / length_penalty(sentence.limit, config)
+        worst = search.finished_scores_W[config.n_best - 1]
+        # A greedy search is done at its first EOS.
+        done = worst >= best_possible if len(sums_W) > 1 else worst != -jnp.inf
+        done |= self.early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
+        busy = ~done & (search.t < sentence.limit)
+        given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
+        live_sums_W = jnp.where(given_up, -jnp.inf, sums_W)
+        return dataclasses.replace(search, busy=busy, live_sums_W=live_sums_W)
 
 
 def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: DecodeConfig) -> Search:
@@ -79,19 +92,3 @@ def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: Decode
         finished_sums_W=jnp.concatenate([search.finished_sums_W, sums_W])[kept_W],
         finished_scores_W=scores_W,
     )
-
-
-def stop_when_done(
-    config: DecodeConfig, sentence: Sentence, search: Search, early_stopping: Any
-) -> Search:
-    """Mark a search as done: at the limit, or if no live hypothesis can enter the finished ones."""
-    sums_W = search.live_sums_W
-    # Sums only decrease, and the length penalty divides them by at most its value at the limit.
-    best_possible = sums_W[0] / length_penalty(sentence.limit, config)
-    worst = search.finished_scores_W[config.n_best - 1]
-    # A greedy search is done at its first EOS.
-    done = worst >= best_possible if len(sums_W) > 1 else worst != -jnp.inf
-    done |= early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
-    busy = ~done & (search.t < sentence.limit)
-    given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
-    return dataclasses.replace(search, busy=busy, live_sums_W=jnp.where(given_up, -jnp.inf, sums_W))

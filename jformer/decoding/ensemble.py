@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jformer.model import decoding
-from jformer.model.decoding import Cache, Memory, decode_step, precompute_cross_kv
+from jformer.model.decoding import Memory, decode_step, precompute_cross_kv
 from jformer.model.transformer import Transformer
 
 Models = tuple[Transformer, ...]
@@ -26,11 +25,6 @@ def encode_sources(models: Models, params: tuple[Any, ...], source_BS: Array) ->
         return model.apply({"params": params}, memory_BSD, source_BS, method=precompute_cross_kv)
 
     return tuple(map(encode, models, params))
-
-
-def init_cache(models: Models, W: int, T: int) -> tuple[Cache, ...]:
-    """Return empty caches for the W hypotheses of one sentence, of up to T tokens."""
-    return tuple(decoding.init_cache(model.config, W, T) for model in models)
 
 
 def make_step(models: Models, params: tuple[Any, ...]) -> Callable:

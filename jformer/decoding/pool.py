@@ -24,11 +24,11 @@ from jax import Array
 
 from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding import ensemble
 from jformer.decoding.constraints import NO_RULES, Rules, Task
-from jformer.decoding.ensemble import Models
+from jformer.decoding.ensemble import Models, encode_sources, make_step
 from jformer.decoding.search import Hypotheses, Search, Sentence, advance, init_search, result_of
 from jformer.errors import explaining_out_of_memory
+from jformer.model.decoding import init_cache
 
 MIN_BUCKET = 16  # source positions of the smallest bucket; each next one doubles
 PARTS = 8  # a pool is refilled when this share of its slots is empty
@@ -209,10 +209,10 @@ def init_searches(
     decoder: Decoder, strategy: Any, source_BS: Array, sentences_B: Sentence
 ) -> State:
     """Encode the sources and return their searches before the first token."""
-    W = strategy.width(decoder.config)
-    memory = ensemble.encode_sources(decoder.models, decoder.params, source_BS)
+    W, T = strategy.width(decoder.config), sentences_B.prefix_T.shape[1]
+    memory = encode_sources(decoder.models, decoder.params, source_BS)
     sentences_B = dataclasses.replace(sentences_B, memory=memory)
-    cache = ensemble.init_cache(decoder.models, W, sentences_B.prefix_T.shape[1])
+    cache = tuple(init_cache(model.config, W, T) for model in decoder.models)
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
@@ -245,7 +245,7 @@ def run_searches(
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
     config, (sentences_B, searches_B) = decoder.config, state
-    step = ensemble.make_step(decoder.models, decoder.params)
+    step = make_step(decoder.models, decoder.params)
     extend = functools.partial(strategy.extend, Task(step, config, rules))
     searches_B = advance(extend, sentences_B, searches_B, min_waiting)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)

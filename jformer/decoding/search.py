@@ -30,9 +30,9 @@ class Sentence:
 
     memory: Any  # the encoded source, for `step`
     prefix_T: Any  # the first tokens of every hypothesis, then PAD
-    spans_T2: Any  # ranks of the tokens that may replace each of the prefix, see constraints.py
     limit: Any  # () maximum number of tokens, EOS counted; 0: an empty slot
     seed: Any  # () seed of the samples, in addition to the seed of the config
+    spans_T2: Any = None  # ranks of tokens that may replace each of the prefix: constraints.py
     given: Any = None  # the arrays of a constraint for this sentence
     progress: Any = None  # the state of a constraint before the first token
 
@@ -90,10 +90,7 @@ def init_search(sentence: Sentence, cache: Any, W: int) -> Search:
 
 
 def advance(
-    extend: Callable[[Sentence, Search], Search],
-    sentences_B: Sentence,
-    searches_B: Search,
-    min_waiting: Array,
+    extend: Callable, sentences_B: Sentence, searches_B: Search, min_waiting: Array
 ) -> Search:
     """Extend all searches token by token until at least `min_waiting` of them wait.
 

@@ -140,10 +140,10 @@ def to_hypotheses(
     raw: Hypotheses, text: str, source: list[int], vocabularies: Vocabularies, config: DecodeConfig
 ) -> list[Hypothesis]:
     """Return up to `n_best` hypotheses with their texts."""
-    if np.isnan(raw.scores_W).any():
+    if np.isnan(raw.scores_W).any() or np.max(raw.scores_W) == -np.inf:
         raise RunError(
-            f"{text[:60]!r}: the model's logits are not finite, so there is no best output; try "
-            f"another checkpoint, or model.dtype=float32"
+            f"{text[:60]!r}: no output has a finite score; try another checkpoint, "
+            f"model.dtype=float32, or another constraint or prefix"
         )
     result: list[Hypothesis] = []
     for tokens_T, score, log_prob in zip(raw.tokens_WT, raw.scores_W, raw.sums_W, strict=True):
@@ -153,11 +153,6 @@ def to_hypotheses(
             ids = ids[:-1] if complete else ids
             output = vocabularies.target.decode(ids)
             result.append(Hypothesis(output, float(score), float(log_prob), complete, source, ids))
-    if not result:
-        raise UserError(
-            f"{text[:60]!r}: no output is possible with "
-            f"config.decode.constraint={config.constraint} and this prefix"
-        )
     return result
 
 

@@ -79,10 +79,10 @@ def train(
     if provenance.is_complete(config, workdir):
         say("the run is complete; to train longer, increase config.train.steps or train.patience")
         return scored
+    check_decoding(config)
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     advice = f"with {config.train.assignment('batch_tokens')}: lower it, or raise train.accumulate"
     with lock, explaining_out_of_memory(advice):
-        check_decoding(config)
         training = Training(config, corpora, validation, workdir, mesh)
         with (
             Checkpoints(workdir, config.train) as checkpoints,

@@ -32,7 +32,7 @@ UNITS_OF_TIME = ("year", "month", "week", "day", "hour", "minute", "second")
 class Locale:
     """How a language words values: a locale of `cldr.json`, for positive numbers below 1,000.
 
-    `make_cldr.py` generated the file from Unicode's CLDR.
+    The file is from Unicode's CLDR 49, by way of Babel 2.19.
     """
 
     def __init__(self, name: str) -> None:

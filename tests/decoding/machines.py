@@ -131,7 +131,7 @@ def sentences(machines, limits, prefixes=(), seeds=(), given=(None, None)):
     memory_B = jax.tree.map(lambda *leaves: jnp.stack(leaves), *machines)
     limits_B = np.array([*limits, *[0] * lacking], np.int32)
     spans_BT2 = np.zeros((B, T, 2), np.int32)  # no token may replace one of a prefix
-    return Sentence(memory_B, prefix_BT, spans_BT2, limits_B, seeds_B, *given)
+    return Sentence(memory_B, prefix_BT, limits_B, seeds_B, spans_BT2, *given)
 
 
 class Found(NamedTuple):
