@@ -18,7 +18,8 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,12 +35,23 @@ from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.step import TrainState
 
 log = logging.getLogger(__name__)
-# orbax logs pages about errors that also arrive as exceptions.
-logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 ARRAYS = ("params", "optimizer_state", "ema")
 # The files with checksums: orbax still changes the files outside the items.
 CHECKED = "*/**/*"
+
+
+def report(unraisable: Any, default: Callable[[Any], Any] = sys.unraisablehook) -> None:
+    """Report an exception of a thread, except one that follows for each array after a failed save.
+
+    The failure itself arrives as an exception in `Checkpoints`.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        default(unraisable)
+
+
+sys.unraisablehook = report
+logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 
 @dataclasses.dataclass
