@@ -36,7 +36,7 @@ ON_OFF = ("auto", "on", "off")
 DTYPES = ("auto", "float32", "bfloat16")
 REMATS = ("none", "layer", "dots")
 WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
-ADDRESS = re.compile(r"(.+):(\d+)/(\d+)/(\d+)")
+ADDRESS = re.compile(r"(.+:\d+)/(\d+)/(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,13 +280,13 @@ class ParallelConfig(Section):
             raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
 
     @property
-    def address(self) -> tuple[str, int, int, int] | None:
-        """The host and the port of process 0, the index of this process and their number."""
+    def address(self) -> tuple[str, int, int] | tuple[()]:
+        """HOST:PORT of process 0, the number of processes and the index of this one."""
         match = ADDRESS.fullmatch(self.coordinator)
         if not match:
-            return None
-        port, index, number = map(int, match.groups()[1:])
-        return (match[1], port, index, number) if index < number else None
+            return ()
+        index, number = int(match[2]), int(match[3])
+        return (match[1], number, index) if index < number else ()
 
 
 @dataclasses.dataclass(frozen=True)
