@@ -81,6 +81,9 @@ class ModelConfig(Section):
         super().check()
         if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
             raise self.wrong("num_heads", f"must divide d_model={self.d_model}; or set d_k and d_v")
+        if self.attention_kernel == "cudnn" and not self.fits_cudnn:
+            reason = "requires dot_product, no alibi, attention_dropout=0, bfloat16, d_k = d_v = 8n"
+            raise self.wrong("attention_kernel", reason)
 
     @property
     def decoder_layers(self) -> int:
@@ -114,12 +117,16 @@ class ModelConfig(Section):
         if self.attention_kernel == "xla" or target_platform() != "gpu":
             return False
         is_chosen = self.attention_kernel == "cudnn" or compute_capability() == HOPPER
+        return is_chosen and self.compute_dtype == "bfloat16" and self.fits_cudnn
+
+    @property
+    def fits_cudnn(self) -> bool:
+        """Whether cuDNN's fused kernel can compute this attention."""
         return (
-            is_chosen
-            and self.compute_dtype == "bfloat16"
-            and name_of(self.attention) == "dot_product"
+            name_of(self.attention) == "dot_product"
             and name_of(self.positions) not in ("alibi", "")
             and self.attention_dropout == 0
+            and self.dtype != "float32"
             and self.key_width == self.value_width
             and self.key_width % 8 == 0
             and self.key_width <= 128

@@ -42,20 +42,23 @@ def attend_fused(
     scaled: bool = True,
     implementation: str = "cudnn",
 ) -> Array:
-    """Equation 1 in one kernel, which never writes the weights to memory: (B, H, Q, U).
+    """Equation 1 in one kernel, which never writes the weights to memory: (B, H, Q, U)."""
+    B, Q, M = len(q_BHQK), q_BHQK.shape[2], k_BHMK.shape[2]
+    mask_B1QM = jnp.broadcast_to(mask_B1QM, (B, 1, Q, M))
 
-    cuDNN requires even lengths Q and M.
-    """
-    B, _, Q, _ = q_BHQK.shape
+    def padded(x_BHLK: Array) -> Array:
+        """Pad to an even length, which cuDNN requires: (B, L, H, K)."""
+        return jnp.pad(x_BHLK.swapaxes(1, 2), ((0, 0), (0, x_BHLK.shape[2] % 2), (0, 0), (0, 0)))
+
     mixed_BQHU = jax.nn.dot_product_attention(
-        q_BHQK.swapaxes(1, 2),
-        k_BHMK.swapaxes(1, 2),
-        v_BHMU.swapaxes(1, 2),
-        mask=jnp.broadcast_to(mask_B1QM, (B, 1, Q, k_BHMK.shape[2])),
+        padded(q_BHQK),
+        padded(k_BHMK),
+        padded(v_BHMU),
+        mask=jnp.pad(mask_B1QM, ((0, 0), (0, 0), (0, Q % 2), (0, M % 2))),
         scale=None if scaled else 1.0,
         implementation=implementation,
     )
-    return mixed_BQHU.swapaxes(1, 2)
+    return mixed_BQHU[:, :Q].swapaxes(1, 2)
 
 
 @jax.custom_jvp

@@ -84,7 +84,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return a mesh of all devices of all processes; `UserError` if the config does not fit."""
     devices = list(devices or jax.devices())
-    shape = mesh_shape(config.parallel, len(devices))
+    shape = mesh_shape(config, len(devices))
     mesh = jax.make_mesh(shape, ("data", "fsdp", "model"), (AxisType.Auto,) * 3, devices=devices)
     for row in mesh.devices.reshape(-1, mesh.shape["model"]):
         if len({device.process_index for device in row}) > 1:
@@ -92,14 +92,18 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
     return mesh
 
 
-def mesh_shape(parallel: ParallelConfig, devices: int) -> tuple[int, ...]:
+def mesh_shape(config: Config, devices: int) -> tuple[int, ...]:
     """Return the sizes of the axes; a size of -1, or else `data`, takes the remaining devices."""
-    sizes = (parallel.fsdp, parallel.model)
+    parallel, sizes = config.parallel, (config.parallel.fsdp, config.parallel.model)
     try:
-        return np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
+        shape = np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
     except ValueError as error:
         axes = f"fsdp={parallel.fsdp}, model={parallel.model}"
         raise UserError(f"config.parallel: {axes} must divide the {devices} devices") from error
+    for axis, size, width in (("fsdp", shape[1], "d_model"), ("model", shape[2], "num_heads")):
+        if getattr(config.model, width) % size:
+            raise parallel.wrong(axis, f"must divide {config.model.assignment(width)}")
+    return shape
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
