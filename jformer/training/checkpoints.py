@@ -187,7 +187,7 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 return step, self.read(step, items)
-            except UserError as error:
+            except (UserError, OSError) as error:  # the latter if a run has just deleted it
                 log.warning("%s", error)
         return 0, {}
 
