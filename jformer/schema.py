@@ -96,7 +96,8 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     if value is None and field.default is None:
         return ""
     kind = int if field.default is None else type(field.default)
-    if type(value) is not kind and (kind, type(value)) != (float, int):
+    accepted: Any = (int, float) if kind is float else kind  # also numpy's float64, a float
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, accepted):
         return f"must be {kind.__name__}, not {type(value).__name__}"
     bounds = field.metadata["bounds"]
     if names := field.metadata.get("component"):
