@@ -6,8 +6,8 @@ d_model / h. As in the paper, all rows train on WMT14, are scored on the develop
 newstest2013, and do not average checkpoints. `experiments/table3.py` runs all rows.
 """
 
-from jformer.config import UserError, default_config
-from jformer.errors import nearest
+from jformer.config import default_config
+from jformer.errors import UserError, nearest
 
 BIG = {
     "model.d_model": 1024,

@@ -15,7 +15,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -132,7 +132,7 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
 def literal(text: str) -> Any:
     """Return the Python literal, or the text if it is none; the schema checks the type."""
     with contextlib.suppress(ValueError, SyntaxError):
-        return ast.literal_eval(text)
+        return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
     return text
 
 
@@ -172,6 +172,12 @@ def config_of_flags(arguments: list[str]) -> Config:
     parser = Parser()
     add_config_flags(parser)
     return config_of(parser.parse(arguments))
+
+
+def check_output(name: str, inputs: Iterable[Path]) -> None:
+    """Raise `UserError` if --output=NAME is an input of the command."""
+    if name and Path(name).resolve() in [file.resolve() for file in inputs]:
+        raise UserError(f"--output={name}: is an input of this command; choose another file")
 
 
 def open_run(args: argparse.Namespace, config: Config) -> Any:

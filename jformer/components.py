@@ -126,10 +126,10 @@ def parse(text: str) -> Component:
         file, name, call = match.groups()
         node: Any = ast.parse(f"f{call or '()'}", mode="eval").body
         options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        if node.args:
+            raise ValueError
     except (AttributeError, SyntaxError, TypeError, ValueError):
-        node = None
-    if node is None or node.args:
-        raise ValueError("must be NAME or FILE.py:NAME, with options as in NAME(width=64)")
+        raise ValueError("must be NAME or FILE.py:NAME, with options as NAME(width=64)") from None
     return Component(file or "", name, options)
 
 
@@ -286,6 +286,6 @@ def naming_failures_in(path: str) -> Iterator[None]:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [f":{at.lineno}" for at in frames if at.filename == absolute(path)]
+        lines = [f":{at.lineno}" for at in frames if absolute(at.filename) == absolute(path)]
         message = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}{''.join(lines[-1:])}: {message}") from error

@@ -67,6 +67,13 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
     replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
 
 
+def new_folder(flag: str, name: str) -> Path:
+    """Make the folder --FLAG=NAME and its parents; `UserError` if it exists."""
+    with writing(f"--{flag}={name}"):
+        os.makedirs(name)
+    return Path(name)
+
+
 @contextlib.contextmanager
 def writing(target: str, kind: type[Exception] = UserError) -> Iterator[None]:
     """Raise an OSError of the block as an error that names the target and the reason."""

@@ -1,7 +1,6 @@
 """The run directory: the names of its files, its lock and metrics.jsonl.
 
-A run directory is self-contained: config, vocabularies, metrics, scores and checkpoints. All code
-that reads or writes a run directory uses the names defined here.
+It is self-contained: config, vocabularies, metrics, scores and checkpoints.
 """
 
 import contextlib

@@ -73,6 +73,7 @@ def test_the_default_is_the_papers_base_model():
         ({"parallel__backend": "pmap", "parallel__model": 2}, r"config\.parallel\.backend=pmap"),
         ({"decode__n_best": 5}, r"n_best=5: .*config\.decode\.beam_size=4"),
         ({"decode__choose": "mbr"}, r"n_best=1: .*config\.decode\.choose=mbr"),
+        ({"decode__choose": "mbr(utility='f1')", "decode__n_best": 2}, "utility must be .*chrf"),
     ],
 )
 def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, message):

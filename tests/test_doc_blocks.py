@@ -63,7 +63,7 @@ SMALL_FLAGS = [
 def small_flags(arguments):
     """The flags that make the config of a command line small."""
     name = next(word for word in arguments if word.startswith("--config="))
-    data = config_from(name.removeprefix("--config=")).data.name
+    data = config_from(name.removeprefix("--config="))["data"].name
     named = any(word.startswith("--config.data.name=") for word in arguments)
     few = [f"--config.data.name={FEW_PHRASES}"] if data == "phrases" and not named else []
     return [*SMALL_FLAGS, *few]

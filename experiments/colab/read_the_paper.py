@@ -390,6 +390,7 @@ print(
 # %%
 from jformer.config import BOS, EOS, DecodeConfig
 from jformer.decoding.beam import Beam
+from jformer.decoding.constraints import Task
 from jformer.decoding.search import Sentence, init_search, length_penalty, result_of
 
 show(Beam.extend)
@@ -408,10 +409,11 @@ def step(memory, cache, tokens_W, t, beam_indices_WT):
 
 def search(beam_size, length=6):
     config = DecodeConfig(beam_size=beam_size)
-    sentence = Sentence((), jnp.zeros(length, jnp.int32), jnp.int32(length - 1), jnp.int32(0))
+    no_prefix_T, no_spans_T2 = jnp.zeros(length, jnp.int32), jnp.zeros((length, 2), jnp.int32)
+    sentence = Sentence((), no_prefix_T, jnp.int32(length - 1), jnp.int32(0), no_spans_T2)
     state = init_search(sentence, (), beam_size)
     while state.busy:
-        state = Beam().extend(step, config, sentence, state)
+        state = Beam().extend(Task(step, config), sentence, state)
     return result_of(state, config)
 
 

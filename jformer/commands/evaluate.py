@@ -66,10 +66,12 @@ def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
     for test, scores in results.items():
         signatures |= {name: scores[name] for name in scores if name.startswith("signature")}
         for metric, verdict in scores.get("against", {}).items():
-            words = [f"{test}, {labels.get(metric, metric)}"]
-            words += [f"{one['name']} {cell(one['score'])}" for one in verdict["systems"]]
-            words.append(f"p {verdict['p_value']:.3f}  better: {verdict['better'] or 'neither'}")
-            comparisons.append("  ".join(words))
+            comparison = [f"{test}, {labels.get(metric, metric)}"]
+            for system in verdict["systems"]:
+                comparison.append(f"{system['name']} {cell(system['score'])}")
+            comparison.append(f"p {verdict['p_value']:.3f}")
+            comparison.append(f"better: {verdict['better'] or 'neither'}")
+            comparisons.append("  ".join(comparison))
     lines = [f"{name}: {signature}" for name, signature in signatures.items()]
     blocks = [aligned(rows), "\n".join(lines), "\n".join(comparisons)]
     return "\n\n".join(filter(None, blocks))

@@ -26,6 +26,7 @@ def main(args: Any) -> int:
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
+    cli.check_output(args.output, corpus.files)
     for _ in read(corpus):
         pass  # raises for a bad line before any work
     run = cli.open_run(args, config)

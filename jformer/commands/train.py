@@ -15,9 +15,7 @@ from jformer.rundir import default_workdir
 
 
 def add_flags(parser: cli.Parser) -> None:
-    parser.add_path(
-        "--workdir", "DIR", "the run directory (default: runs/CONFIG-DATASET-LANGUAGES)"
-    )
+    parser.add_path("--workdir", "DIR", "run directory (default: runs/CONFIG-DATASET-LANGUAGES)")
     text = "write JAX's profile of COUNT steps, starting at STEP"
     parser.add_argument("--profile", default="", metavar="STEP:COUNT", help=text)
     parser.add_argument("--format", choices=("text", "json"), help="only the table, or only JSON")

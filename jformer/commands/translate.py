@@ -29,6 +29,7 @@ def main(args: Any) -> int:
         raise UserError("--format=text: has one output per line; set jsonl for n_best")
     # A pipe as --input could be read only once.
     files = [require_file(Path(name)) for name in (args.input, args.prefix) if name]
+    cli.check_output(args.output, files)
 
     from jformer.results import made_by
     from jformer.stream import open_output, parallel, translate_stream

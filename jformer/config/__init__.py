@@ -36,7 +36,7 @@ ON_OFF = ("auto", "on", "off")
 DTYPES = ("auto", "float32", "bfloat16")
 REMATS = ("none", "layer", "dots")
 WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
-ADDRESS = re.compile(r"(.+):(\d+)/(\d+)/(\d+)")
+ADDRESS = re.compile(r"(.+:\d+)/(\d+)/(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,9 @@ class ModelConfig(Section):
         super().check()
         if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
             raise self.wrong("num_heads", f"must divide d_model={self.d_model}; or set d_k and d_v")
+        if self.attention_kernel == "cudnn" and not self.fits_cudnn:
+            reason = "requires dot_product, no alibi, attention_dropout=0, bfloat16, d_k = d_v = 8n"
+            raise self.wrong("attention_kernel", reason)
 
     @property
     def decoder_layers(self) -> int:
@@ -114,12 +117,16 @@ class ModelConfig(Section):
         if self.attention_kernel == "xla" or target_platform() != "gpu":
             return False
         is_chosen = self.attention_kernel == "cudnn" or compute_capability() == HOPPER
+        return is_chosen and self.compute_dtype == "bfloat16" and self.fits_cudnn
+
+    @property
+    def fits_cudnn(self) -> bool:
+        """Whether cuDNN's fused kernel can compute this attention."""
         return (
-            is_chosen
-            and self.compute_dtype == "bfloat16"
-            and name_of(self.attention) == "dot_product"
+            name_of(self.attention) == "dot_product"
             and name_of(self.positions) not in ("alibi", "")
             and self.attention_dropout == 0
+            and self.dtype != "float32"
             and self.key_width == self.value_width
             and self.key_width % 8 == 0
             and self.key_width <= 128
@@ -280,13 +287,13 @@ class ParallelConfig(Section):
             raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
 
     @property
-    def address(self) -> tuple[str, int, int, int] | None:
-        """The host and the port of process 0, the index of this process and their number."""
+    def address(self) -> tuple[str, int, int] | tuple[()]:
+        """HOST:PORT of process 0, the number of processes and the index of this one."""
         match = ADDRESS.fullmatch(self.coordinator)
         if not match:
-            return None
-        port, index, number = map(int, match.groups()[1:])
-        return (match[1], port, index, number) if index < number else None
+            return ()
+        index, number = int(match[2]), int(match[3])
+        return (match[1], number, index) if index < number else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,8 +397,7 @@ def overridden(config: Config, values: Mapping[str, Any], stored: Config | None 
 
 def component_files(config: Config) -> list[str]:
     """Return the files of the user's own components."""
-    files = (parse(text).file for _, _, text in schema.walk_components(config))
-    return [file for file in dict.fromkeys(files) if file]
+    return [parse(text).file for _, _, text in schema.walk_components(config) if parse(text).file]
 
 
 def write_config(config: Config, path: Path) -> None:

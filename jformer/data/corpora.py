@@ -106,8 +106,8 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
         return open_tsv(require_file(Path(name)), languages)
     if name.endswith(".parquet"):
         path = require_file(Path(name))
-        tables = load_tables(name, languages, "parquet", data_files=name)
-        return dataclasses.replace(open_table(tables["train"], name, languages), files=(path,))
+        table = open_tables(name, languages, "parquet", data_files=name)["train"]
+        return dataclasses.replace(table, names=(name, name), files=(path,))
     return open_files(*(find_side(f"{name}.{language}") for language in languages))
 
 
@@ -157,7 +157,15 @@ def open_tsv(path: Path, languages: Languages) -> Corpus:
     return Corpus((str(path), str(path)), (path,), rows)
 
 
-def load_tables(name: str, languages: Languages, path: str, **options: Any) -> Any:
+def open_tables(name: str, languages: Languages, path: str, **options: Any) -> dict[str, Corpus]:
+    """Return the tables of a data set by split, which the package `datasets` loads."""
+    tables = load_tables(name, languages, path, options)
+    return {
+        split: open_table(table, f"{name}/{split}", languages) for split, table in tables.items()
+    }
+
+
+def load_tables(name: str, languages: Languages, path: str, options: dict[str, Any]) -> Any:
     """Return the tables by split that the package `datasets` loads from `path`.
 
     The configuration is SOURCE-TARGET, TARGET-SOURCE or the default, the first that exists.
@@ -237,25 +245,26 @@ def read(
     for number, row in enumerate(corpus.rows(), start=1):
         if row is None:
             continue
-        reason = ""
+        place = f"{corpus.names[0]}:{number}"
         try:
             source, target = decode_row(row, corpus.names, number)
-            if report and not (source.strip() and target.strip()):
-                reason = "empty"
         except UserError:
             if bad_lines == "error":
                 raise
-            reason = "bad_line"
-        if not reason:
+            if report:
+                report.add("bad_line", place)
+            continue
+        if report and not (source.strip() and target.strip()):
+            report.add("empty", place)
+        else:
             yield number, source, target
-        elif report:
-            report.add(reason, f"{corpus.names[0]}:{number}")
 
 
 def decode_row(row: tuple[bytes | str, ...], names: Sequence[str], number: int) -> list[str]:
     """Return the texts of a row; `UserError` if the line is bad."""
     if not row:
-        raise UserError(f"{names[0]}:{number}: must have two columns, or as many as line 1; {FIX}")
+        reason = "must have at least two columns, and as many as line 1"
+        raise UserError(f"{names[0]}:{number}: {reason}; {FIX}")
     return [decode(line, name, number) for line, name in zip(row, names, strict=True)]
 
 

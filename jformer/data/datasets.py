@@ -16,10 +16,9 @@ from jformer.data.corpora import (
     Corpus,
     Split,
     in_memory,
-    load_tables,
     open_corpus,
     open_files,
-    open_table,
+    open_tables,
     read,
 )
 from jformer.errors import UserError
@@ -28,7 +27,6 @@ Corpora = dict[str, list[Corpus]]  # of each split
 Pairs = list[tuple[str, str]]  # of source and target
 
 PHRASES = Path(__file__).with_name("phrases.tsv.gz")  # its columns: split, English, German
-COLUMNS = {"en": 1, "de": 2}
 
 
 def read_datasets() -> dict[str, dict[str, Any]]:
@@ -51,21 +49,17 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
             return open_folder(folder, dataset, data, with_train)
         name = data.directory
         # A relative "json" would be read as a file format.
-        tables = load_tables(name, languages, str(folder.absolute()))
+        tables = open_tables(name, languages, str(folder.absolute()))
     else:
         name, _, revision = (repository or dataset["repository"]).partition("@")
         if not name:
             reason = "set hub(repository='OWNER/NAME') or config.data.directory=FOLDER"
             raise data.wrong("name", reason)
         subfolder = dataset.get("subfolder", "").format(languages=data.languages) or None
-        tables = load_tables(name, languages, name, data_dir=subfolder, revision=revision or None)
+        tables = open_tables(name, languages, name, data_dir=subfolder, revision=revision or None)
     splits = {"train": "train", "validation": "validation", "dev": "validation"}
     splits["test"] = dataset.get("test", "test")
-    return {
-        split: [open_table(tables[published], f"{name}/{published}", languages)]
-        for published, split in splits.items()
-        if published in tables
-    }
+    return {splits[name]: [tables[name]] for name in splits if name in tables}
 
 
 def open_folder(
@@ -110,21 +104,19 @@ def read_phrases(source: str, target: str, number: int = 40_000) -> dict[str, Pa
     name that no training phrase has. These two and `validation` have a twentieth of the pairs each.
     `tests/data/make_phrases.py` generated the file.
     """
-    if {source, target} != {*COLUMNS}:
-        raise UserError(
-            f"config.data.name=phrases: has en and de, not {source}-{target}; for other text, set "
-            f"config.data.name=files"
-        )
+    if {source, target} != {"en", "de"}:
+        reason = f"has en and de, not {source}-{target}; set data.name=files for other text"
+        raise UserError(f"config.data.name=phrases: {reason}")
     held_out = min(1000, number // 20)
     sizes = dict.fromkeys(("validation", "test", "test_unseen_names"), held_out)
     sizes["train"] = number - 3 * held_out
     splits: dict[str, Pairs] = {split: [] for split in sizes}
     with gzip.open(PHRASES, "rt", encoding="utf-8") as file:
         for line in file:
-            columns = line.rstrip("\n").split("\t")
-            pairs = splits[columns[0]]
-            if len(pairs) < sizes[columns[0]]:
-                pairs.append((columns[COLUMNS[source]], columns[COLUMNS[target]]))
+            split, english, german = line.rstrip("\n").split("\t")
+            if len(splits[split]) < sizes[split]:
+                pair = (english, german) if source == "en" else (german, english)
+                splits[split].append(pair)
     return splits
 
 

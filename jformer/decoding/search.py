@@ -32,7 +32,7 @@ class Sentence:
     prefix_T: Any  # the first tokens of every hypothesis, then PAD
     limit: Any  # () maximum number of tokens, EOS counted; 0: an empty slot
     seed: Any  # () seed of the samples, in addition to the seed of the config
-    spans_T2: Any = None  # ranks of tokens that may replace each of the prefix: constraints.py
+    spans_T2: Any  # ranks of tokens that may replace each of the prefix: constraints.py
     given: Any = None  # the arrays of a constraint for this sentence
     progress: Any = None  # the state of a constraint before the first token
 

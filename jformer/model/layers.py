@@ -103,9 +103,9 @@ class DecoderLayer(nn.Module):
         self,
         x_BTD: Array,
         mask_B1TT: Array,
-        train: bool,
         memory_BSD: Array,
         memory_mask_B1TS: Array,
+        train: bool = False,
         positions: tuple[Array, Array] | None = None,
     ) -> Array:
         """Return the new states. In packed rows, `positions` of targets and sources are needed."""

@@ -1,4 +1,4 @@
-"""Products, fused attention, activations, top k, dropout and sharding, written for speed.
+"""Code for speed and memory: products, activations, top k, dropout, sharding, scan, remat.
 
 The mathematics does not change. Tests compare each function with its plain form.
 """
@@ -43,21 +43,18 @@ def attend_fused(
     implementation: str = "cudnn",
 ) -> Array:
     """Equation 1 in one kernel, which never writes the weights to memory: (B, H, Q, U)."""
-    B, _, Q, _ = q_BHQK.shape
-    M = k_BHMK.shape[2]
+    B, Q, M = len(q_BHQK), q_BHQK.shape[2], k_BHMK.shape[2]
     mask_B1QM = jnp.broadcast_to(mask_B1QM, (B, 1, Q, M))
-    # The kernel requires even lengths.
-    q_odd, m_odd = (0, Q % 2), (0, M % 2)
-    mask_B1QM = jnp.pad(mask_B1QM, ((0, 0), (0, 0), q_odd, m_odd))
-    q_BQHK, k_BMHK, v_BMHU = (
-        jnp.pad(x.swapaxes(1, 2), ((0, 0), odd, (0, 0), (0, 0)))
-        for x, odd in ((q_BHQK, q_odd), (k_BHMK, m_odd), (v_BHMU, m_odd))
-    )
+
+    def padded(x_BHLK: Array) -> Array:
+        """Pad to an even length, which cuDNN requires: (B, L, H, K)."""
+        return jnp.pad(x_BHLK.swapaxes(1, 2), ((0, 0), (0, x_BHLK.shape[2] % 2), (0, 0), (0, 0)))
+
     mixed_BQHU = jax.nn.dot_product_attention(
-        q_BQHK,
-        k_BMHK,
-        v_BMHU,
-        mask=mask_B1QM,
+        padded(q_BHQK),
+        padded(k_BHMK),
+        padded(v_BHMU),
+        mask=jnp.pad(mask_B1QM, ((0, 0), (0, 0), (0, Q % 2), (0, M % 2))),
         scale=None if scaled else 1.0,
         implementation=implementation,
     )
@@ -119,13 +116,6 @@ def shard_by_column(x_BLD: Array) -> Array:
     return nn.with_logical_constraint(x_BLD, ("B_data", None, "D"))
 
 
-def mix(bits: Array) -> Array:
-    """Return the 32-bit hash "lowbias32" (Chris Wellons, 2018) of each element."""
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
-    return bits ^ (bits >> 16)
-
-
 def hash_bits(key: Array, shape: tuple[int, ...]) -> Array:
     """Return uniform uint32 bits that depend only on the key and the index of the element.
 
@@ -134,7 +124,11 @@ def hash_bits(key: Array, shape: tuple[int, ...]) -> Array:
     """
     stride, start = jax.random.key_data(key)[:2]
     index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    return mix(index * (stride | 1) + start)
+    bits = index * (stride | 1) + start
+    # The 32-bit hash "lowbias32" (Chris Wellons, 2018).
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
 
 
 class Dropout(nn.Module):
@@ -171,7 +165,7 @@ def scan_layers(layers: list, key: Array | None, x_BLD: Array, *arguments: Any) 
     return jax.lax.scan(run_layer, x_BLD, (stacked, keys))[0]
 
 
-def rematerialized(layer: type[nn.Module], config: ModelConfig) -> Any:
+def rematerialized(layer: type[nn.Module], config: ModelConfig, train_argument: int) -> Any:
     """Return the layer's class; it recomputes in the backward pass what `model.remat` selects."""
     if config.remat == "none":
         return layer
@@ -179,5 +173,5 @@ def rematerialized(layer: type[nn.Module], config: ModelConfig) -> Any:
     # XLA must not merge the second computation with the first; in the two loops of a scan it
     # cannot. On a CPU it does: only a scan saves memory.
     prevent_cse = not config.scan_layers
-    # Argument 3 is `train`, which is not an array.
-    return nn.remat(layer, policy=policy, static_argnums=3, prevent_cse=prevent_cse)
+    # `train` is not an array; self is argument 0.
+    return nn.remat(layer, policy=policy, static_argnums=train_argument, prevent_cse=prevent_cse)

@@ -46,8 +46,8 @@ class Transformer(nn.Module):
         V_source = self.source_vocabulary_size or V_target
         self.embeddings = create_embeddings(self.param, config, V_source, V_target)
         self.embedding_dropout = Dropout(config.dropout)
-        encoder_layer = rematerialized(EncoderLayer, config)
-        decoder_layer = rematerialized(DecoderLayer, config)
+        encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
+        decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
         self.encoder = [encoder_layer(config) for _ in range(config.num_layers)]
         # Initial values depend on the depth of a stack: the decoder's layers get their own.
         decoder_config = dataclasses.replace(config, num_layers=config.decoder_layers)
@@ -109,7 +109,7 @@ class Transformer(nn.Module):
             positions = positions_BT, positions_in_segments(segments_BS)
         x_BTD = self.embed(self.embeddings.target_VD, target_BT, train, positions_BT)
         x_BTD = self.run_stack(
-            self.decoder, x_BTD, mask_B1TT, train, memory_BSD, memory_mask_B1TS, positions
+            self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train, positions
         )
         return normalize(self.decoder_norm, x_BTD)
 

@@ -1,27 +1,25 @@
-"""Checkpoints in orbax's format: a directory per step in `checkpoints/`, and the best in `best/`.
+"""Checkpoints in orbax's format, a directory per step.
 
     params, optimizer_state   arrays
-    ema                       arrays, if the run keeps a moving average of the parameters
-    position                  JSON: the position in the data, hashes of the text, metric sums since
-                              the last log line, the best score, skipped steps, elapsed seconds
-                              and whether the run has ended
-    metadata                  JSON: the config, the hash of the vocabulary and software versions
-    SHA256SUMS                checksums of all these files, as `sha256sum -c` reads them
+    ema                       arrays: the moving average of the parameters, if any
+    position                  JSON: everything else that a resumed run needs
+    metadata                  JSON: the hash of the vocabulary and software versions
+    SHA256SUMS                checksums, as `sha256sum -c` reads them
 
-orbax writes under a temporary name and renames, so a kill leaves earlier steps intact. It would
-restore a flipped bit silently as another number, hence the checksums. Nothing is pickled.
+orbax renames complete checkpoints, so a kill leaves earlier steps intact. It would restore a
+flipped bit silently, hence the checksums.
 
-Regular checkpoints are at multiples of `train.checkpoint_every` and at the last step. Checkpoints
-saved on a signal or by `train.checkpoint_minutes` are only for resuming: they are not averaged, and
-do not count for `train.keep_checkpoints`. An interrupted run therefore serves the same parameters
-as an uninterrupted run.
+Regular steps are multiples of `train.checkpoint_every` and the last step. Only these are averaged
+and count for `train.keep_checkpoints`. An interrupted run, which saves other steps to resume from,
+therefore serves the same parameters as an uninterrupted run.
 """
 
 import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,20 +35,28 @@ from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.step import TrainState
 
 log = logging.getLogger(__name__)
-# orbax logs pages about errors that also arrive as exceptions.
-logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 ARRAYS = ("params", "optimizer_state", "ema")
 # The files with checksums: orbax still changes the files outside the items.
 CHECKED = "*/**/*"
 
 
+def report(unraisable: Any, default: Callable[[Any], Any] = sys.unraisablehook) -> None:
+    """Report an exception of a thread, except one that follows for each array after a failed save.
+
+    The failure itself arrives as an exception in `Checkpoints`.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        default(unraisable)
+
+
+sys.unraisablehook = report
+logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
+
+
 @dataclasses.dataclass
 class KeepRegular:
-    """Orbax's preservation policy: the newest step, and the regular steps that the config keeps.
-
-    The config keeps the last `keep_checkpoints`, and all multiples of `keep_every`.
-    """
+    """Keeps the newest step, the last regular steps, and multiples of `keep_every`."""
 
     train: TrainConfig
 
@@ -78,9 +84,8 @@ def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
 class Checkpoints:
     """The checkpoints in a folder of a run; with `train`, a context manager that also writes.
 
-    The folder is `checkpoints/`, or `best/`, which keeps only its newest checkpoint. Saves run in
-    the background, and every read waits for them. All processes of a run save and resume together,
-    on a shared file system. A single process may read alone.
+    The folder `best/` keeps one checkpoint. Saves run in the background, and reads wait for them.
+    All processes of a run save and resume together. A single process may read alone.
     """
 
     def __init__(self, workdir: Path, train: TrainConfig | None = None, folder: str = CHECKPOINTS):
@@ -122,17 +127,15 @@ class Checkpoints:
         except Exception as error:
             reason = str(error).partition("\n")[0][-200:]
             raise RunError(
-                f"{self._folder}: a checkpoint could not be saved ({reason}). "
-                f"Free disk space or fix permissions, then rerun the same command: earlier "
-                f"checkpoints are intact"
+                f"{self._folder}: a checkpoint could not be saved ({reason}). Free disk space or "
+                f"fix permissions, then rerun the same command: earlier checkpoints are intact"
             ) from error
 
     def steps(self) -> list[int]:
         """Return the complete steps in ascending order."""
         if self._manager is None:
-            return sorted(
-                int(path.name) for path in self._folder.glob("*") if path.name.isdecimal()
-            )
+            names = [path.name for path in self._folder.glob("*")]
+            return sorted(int(name) for name in names if name.isdecimal())
         with self._saving():
             self._manager.wait_until_finished()
         return sorted(self._manager.all_steps())
@@ -163,7 +166,7 @@ class Checkpoints:
     def restore_newest(self, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
         """Return the newest undamaged state, placed as `like`, its position and its metadata.
 
-        Later steps are damaged and are deleted: the run will write them again.
+        Delete the damaged steps after it: the run will write them again.
         """
         items: dict[str, Any] = {"position": None, "metadata": None}
         items |= {name: tree for name in ARRAYS if (tree := getattr(like, name)) is not None}
@@ -184,7 +187,7 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 return step, self.read(step, items)
-            except UserError as error:
+            except (UserError, OSError) as error:  # the latter if a run has just deleted it
                 log.warning("%s", error)
         return 0, {}
 
@@ -199,8 +202,8 @@ class Checkpoints:
     def read(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
         """Return items of a step, after a check of their files.
 
-        The value of an item is None for JSON, or a tree with the shapes and the placement of
-        arrays. The number and the kind of the devices may differ from those that saved the arrays.
+        The value of an item is None for JSON, or the shapes and shardings of arrays, on devices of
+        any number and kind.
         """
         directory, steps = self._folder / str(step), self.steps()
         if step not in steps:
@@ -211,6 +214,7 @@ class Checkpoints:
 
 
 def read_item(path: Path, like: Any) -> Any:
+    """Return JSON, or arrays shaped and placed as `like`."""
     if like is None:
         return json.loads((path / "metadata").read_bytes())
     return ocp.StandardCheckpointHandler().restore(path, args=ocp.args.StandardRestore(like))

@@ -37,6 +37,9 @@ def likelihood(
     layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
     layout.trim(*lengths)  # avoids padding a full batch for one long pair
     batches = Batches(pairs, rows, layout, config.seed)
+    longest = max(max(lengths) for _, *lengths in layout.shapes)
+    if longest > config.model.max_positions:
+        raise config.model.wrong("positions", f"max_positions must be >= {longest} for validation")
 
     @functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
     def sums_of(params: Any, batch: dict[str, Any]) -> dict[str, Any]:

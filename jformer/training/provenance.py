@@ -1,11 +1,10 @@
 """Records the origin of a run, and checks whether it may resume.
 
-Each checkpoint records the config and the software versions. A run resumes only with the config and
-the text that it started with. Other versions, which may round differently, are reported.
+A run resumes only with the config and the text that it started with. Other versions of software,
+which may round differently, are reported.
 """
 
 import ast
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -31,11 +30,7 @@ PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "
 
 def metadata(config: Config, vocabulary_hash: str) -> dict[str, Any]:
     """Return the metadata of a checkpoint."""
-    return {
-        "config": dataclasses.asdict(config),
-        "vocabulary_hash": vocabulary_hash,
-        "versions": versions(config),
-    }
+    return {"vocabulary_hash": vocabulary_hash, "versions": versions(config)}
 
 
 def versions(config: Config) -> dict[str, str]:
@@ -78,15 +73,14 @@ class WithoutDocstrings(ast.NodeTransformer):
 def changed_versions(before: dict[str, str], config: Config) -> str:
     """Return the versions that differ from `before`: `jax 0.10.2, now 0.12.0`; empty if none."""
     now = versions(config)
-    names = [name for name in now if name in before and before[name] != now[name]]
+    names = [name for name in now if before.get(name, now[name]) != now[name]]
     return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
     """Raise `UserError` that names differing keys if `workdir` contains a run with another config.
 
-    Resumable keys and the folders of component files may differ. `train.steps` may not differ if
-    the learning-rate schedule depends on it.
+    Resumable keys and the folders of component files may differ.
     """
     if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch
@@ -123,8 +117,7 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
         if old != content:
             raise UserError(
                 f"{name or old_name}: has changed since the run in {workdir} was trained with it. "
-                f"Restore the file, or start a new run from these weights: "
-                f"config.train.init_from={workdir} in another workdir"
+                f"Restore it, or set config.train.init_from={workdir} in another workdir"
             )
 
 
@@ -142,9 +135,8 @@ def is_trained(config: Config, workdir: Path) -> bool:
     """Return whether a run has completed its steps or stopped early."""
     checkpoints, patience = Checkpoints(workdir), config.train.patience
     position = checkpoints.newest("position")
-    if position.get("ended") and 0 < patience <= position["best"]["worse"]:
-        return True
-    return max(checkpoints.steps(), default=0) >= config.train.steps
+    stopped_early = position.get("ended") and 0 < patience <= position["best"]["worse"]
+    return bool(stopped_early) or max(checkpoints.steps(), default=0) >= config.train.steps
 
 
 def is_complete(config: Config, workdir: Path) -> bool:

@@ -56,10 +56,8 @@ def cosine(
 
 def constant(config: Config, *, start: float = 0.0) -> optax.Schedule:
     """Stay at the peak after the warm-up."""
-    optimizer = config.optimizer
-    return optax.schedules.warmup_constant_schedule(
-        start, optimizer.learning_rate, optimizer.warmup_steps
-    )
+    peak = config.optimizer.learning_rate
+    return warm_up(config, start, optax.schedules.constant_schedule(peak))
 
 
 def warm_up(config: Config, start: float, decay: optax.Schedule) -> optax.Schedule:

@@ -1,12 +1,11 @@
 """The train step and the evaluation step on many devices: under jit over a mesh, or under pmap.
 
 The mesh has three axes. `data` and `fsdp` shard the rows of a batch, `fsdp` also shards the
-parameters and the optimizer's state, and `model` shards the work within a row. Data, FSDP and
-tensor parallelism are three settings of one mechanism. The loss is the sum over all rows divided by
+parameters and the optimizer's state, and `model` shards the work within a row. The loss divides by
 the number of all tokens, so the number of devices does not change the result.
 
-pmap replicates the state on every device and adds up gradients by an explicit `psum`; it supports
-the `data` axis only, and one process. JAX maintains pmap, and recommends jit.
+pmap replicates the state and adds up gradients by an explicit `psum`. It supports the `data` axis
+and one process.
 
 Several processes form one mesh. They must have the same config and text, and share the workdir.
 """
@@ -85,25 +84,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return a mesh of all devices of all processes; `UserError` if the config does not fit."""
     devices = list(devices or jax.devices())
-    shape = mesh_shape(config.parallel, len(devices))
+    shape = mesh_shape(config, len(devices))
     mesh = jax.make_mesh(shape, ("data", "fsdp", "model"), (AxisType.Auto,) * 3, devices=devices)
     for row in mesh.devices.reshape(-1, mesh.shape["model"]):
         if len({device.process_index for device in row}) > 1:
-            size = config.parallel.assignment("model")
-            raise UserError(f"{size}: must divide the devices of each process")
+            raise config.parallel.wrong("model", "must divide the devices of each process")
     return mesh
 
 
-def mesh_shape(parallel: ParallelConfig, devices: int) -> tuple[int, ...]:
+def mesh_shape(config: Config, devices: int) -> tuple[int, ...]:
     """Return the sizes of the axes; a size of -1, or else `data`, takes the remaining devices."""
-    sizes = (parallel.fsdp, parallel.model)
+    parallel, sizes = config.parallel, (config.parallel.fsdp, config.parallel.model)
     try:
-        return np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
+        shape = np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
     except ValueError as error:
-        raise UserError(
-            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} must divide the "
-            f"{devices} devices"
-        ) from error
+        axes = f"fsdp={parallel.fsdp}, model={parallel.model}"
+        raise UserError(f"config.parallel: {axes} must divide the {devices} devices") from error
+    for axis, size, width in (("fsdp", shape[1], "d_model"), ("model", shape[2], "num_heads")):
+        if getattr(config.model, width) % size:
+            raise parallel.wrong(axis, f"must divide {config.model.assignment(width)}")
+    return shape
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -198,14 +198,10 @@ def join(parallel: ParallelConfig) -> None:
     """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
-    address: tuple = ()  # JAX finds it on Slurm and TPU pods
-    if parallel.address:
-        host, port, index, number = parallel.address
-        address = f"{host}:{port}", number, index
     log.info("waiting for the other processes ...")
     # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(*address)
+    jax.distributed.initialize(*parallel.address)  # JAX finds it on Slurm and TPU pods
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
         be_quiet()
@@ -224,10 +220,8 @@ def check_same(facts: Any, workdir: Path) -> None:
     seen = json.dumps([facts, (workdir / LOCK).exists()])
     checksums = multihost_utils.process_allgather(np.uint32(zlib.crc32(seen.encode())))
     if len({*checksums.tolist()}) > 1:
-        raise UserError(
-            f"the processes differ in config, text, vocabulary, component files or versions, or do "
-            f"not share workdir={workdir}"
-        )
+        facts = "config, text, vocabulary, component files or versions"
+        raise UserError(f"the processes differ in {facts}, or do not share workdir={workdir}")
 
 
 def agree(request: int, step: int = 0) -> int:

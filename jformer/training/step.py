@@ -1,8 +1,7 @@
 """The functional train step and the evaluation step.
 
 A batch is `{"source_BS": ids, "target_BT": ids, "labels_BT": ids}`. The labels are the target
-shifted left by one position: without BOS, with EOS. Packed rows, which contain several pairs, also
-have `source_segments_BS` and `target_segments_BT`.
+without BOS, with EOS. Packed rows also have `source_segments_BS` and `target_segments_BT`.
 """
 
 import functools

@@ -167,7 +167,7 @@ def test_on_a_full_disk_a_run_ends_with_one_line_and_the_same_command_resumes(
     out, err = capfd.readouterr()
     assert out == ""
     assert re.search(rf"^jformer: {unserved}/\w+: .*File too large", err, re.MULTILINE)
-    assert err.count("\n") < 40  # of which orbax's threads print some
+    assert "Traceback" not in err
     assert not (unserved / "results.json").exists()
     assert main(command) == 0
     assert re.search(r"resum.* step 18\b", capfd.readouterr().err)

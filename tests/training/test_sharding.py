@@ -86,14 +86,19 @@ def test_under_fsdp_devices_put_together_parameters_and_no_activations(results):
     ],
 )
 def test_data_parallelism_takes_the_devices_that_the_other_axes_leave(axes, devices, sizes):
-    assert sharding.mesh_shape(with_(**axes).parallel, devices) == sizes
+    assert sharding.mesh_shape(with_(**axes), devices) == sizes
 
 
 @pytest.mark.parametrize("axes", [{"model": 3}, {"fsdp": 2}, {"fsdp": -1, "model": -1}])
 def test_devices_that_make_no_mesh_are_an_error(axes):
     named = "".join(rf".*{name}={size}\b" for name, size in axes.items())
     with pytest.raises(UserError, match=rf"^config\.parallel\b{named}.*\b1 devices"):
-        sharding.mesh_shape(with_(**axes).parallel, 1)
+        sharding.mesh_shape(with_(**axes), 1)
+
+
+def test_a_width_that_the_devices_do_not_divide_is_an_error():
+    with pytest.raises(UserError, match=r"parallel\.model=2: .*num_heads=3"):
+        sharding.mesh_shape(with_(of_model={"num_heads": 3, "d_k": 5, "d_v": 5}, model=2), 2)
 
 
 def test_biases_are_split_as_their_kernels_and_what_devices_do_not_divide_is_whole():

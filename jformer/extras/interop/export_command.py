@@ -9,6 +9,7 @@ from typing import Any
 
 from jformer import cli
 from jformer.errors import UserError
+from jformer.files import new_folder
 
 FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "jformer")
 
@@ -31,8 +32,7 @@ def main(args: Any) -> int:
     from jformer.extras.interop import ctranslate2, hugging_face, run_directory, safetensors
     from jformer.run import load
 
-    folder = Path(args.output)
-    folder.mkdir(parents=True)
+    folder = new_folder("output", args.output)
     run = load(args.workdir, args.checkpoint, plugins=args.plugins)
     if args.format == "jformer":
         run_directory.export(run, folder, args.dtype)

@@ -18,7 +18,7 @@ from jformer.data.vocabulary import FIRST, Vocabularies
 from jformer.errors import UserError
 from jformer.extras.interop import layouts
 from jformer.extras.interop.state_dicts import Source
-from jformer.files import write_sums
+from jformer.files import new_folder, write_sums
 from jformer.model.transformer import Transformer
 from jformer.run import Run, load, parameter_shapes
 from jformer.rundir import CHECKPOINTS, CONFIG, METRICS, locked
@@ -58,8 +58,7 @@ def import_run(
     if source.layout == "marian":
         paper_order = np.argsort(layouts.halves_order(config.model.d_model))  # the inverse
         arrays = layouts.reordered(arrays, paper_order)
-    folder = Path(workdir)
-    folder.mkdir(parents=True)
+    folder = new_folder("workdir", workdir)
     write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
     load(folder)
     report(source, arrays)

@@ -110,6 +110,6 @@ def test_the_command_exports_into_a_new_folder_alone(tmp_path, capsys):
     assert main([*export, "--format=ctranslate2:int8"]) == 0
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert folder / "model.bin" in before
-    assert main([*export, "--format=ctranslate2"]) == 1
-    assert f"File exists: '{folder}'" in capsys.readouterr().err
+    assert main([*export, "--format=ctranslate2"]) == 2
+    assert f"--output={folder}" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before

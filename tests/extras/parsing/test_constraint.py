@@ -24,7 +24,7 @@ def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
     names = vocabulary.entries()
     ids_1T = np.full((1, max(T, len(tokens) + 1)), PAD, np.int32)
     ids_1T[0, : len(tokens)] = [names.index(token) for token in tokens]
-    sentence = Sentence(None, None, jnp.int32(limit), None, given=jnp.int32(words))
+    sentence = Sentence(None, None, jnp.int32(limit), None, None, given=jnp.int32(words))
     mask_V = allowed(well_formed(vocabulary), ids_1T, jnp.int32(len(tokens)), sentence)[0]
     names[EOS] = "EOS"
     return {names[token] for token in np.flatnonzero(mask_V).tolist()}
