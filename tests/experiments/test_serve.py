@@ -43,7 +43,7 @@ def test_concurrent_requests_get_the_translations_of_their_sentences(run, url):
     [
         (["1"] * (MAX_BATCH + 1), str(MAX_BATCH)),
         ("no list", "must be a list"),
-        ([1], "sentences"),
+        ([1], "TextEncodeInput"),
     ],
 )
 def test_a_bad_request_gets_status_400_and_the_reason(url, content, reason):
