@@ -41,7 +41,6 @@ RUNS = {
         "--config.model.norm_position=pre",
         "--config.model.positions=alibi",
         "--config.model.attention_dropout=0.1",
-        "--config.model.remat=layer",
         "--config.train.accumulate=2",
         "--config.train.ema_decay=0.9",
         "--config.data.augment=bpe_dropout(p=0.1)",

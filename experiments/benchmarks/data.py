@@ -77,8 +77,7 @@ def write_corpus(prefix: Path, options: argparse.Namespace, number: int) -> None
 
     languages = options.languages.split(",")
     if options.prefix:
-        corpus = open_corpus(options.prefix, *languages)
-        pairs = [pair[1:] for pair in read(corpus)]
+        pairs = [pair[1:] for pair in read(open_corpus(options.prefix, *languages))]
     else:
         pairs = read_phrases(*languages)["train"]
     for side, language in enumerate(languages):
