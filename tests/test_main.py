@@ -169,6 +169,14 @@ def test_a_training_restarts_for_huge_pages_before_it_imports_packages():
     assert not {"jax", "flax", "numpy", "ml_collections", "argparse"} & {*imported}
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"), [("", True), ("=True", True), ("=true", True), ("=false", False)]
+)
+def test_a_key_that_is_true_or_false_is_written_in_either_case(flag, value):
+    config = config_of_flags(["--config=tiny", f"--config.model.scan_layers{flag}"])
+    assert config.model.scan_layers is value
+
+
 def test_none_unsets_an_optional_key_of_a_config_file_and_no_other(tmp_path):
     own = tmp_path / "own.py"
     own.write_text(

@@ -69,6 +69,14 @@ def test_who_reads_may_leave_at_any_time(run, tmp_path):
 # ---- an output that cannot be written
 
 
+def test_an_input_is_not_written_to_under_any_name(job, tmp_path, capfd):
+    link = tmp_path / "link"
+    link.symlink_to("in")
+    assert job(f"--output={link}") == 2
+    assert f"--output={link}: " in error_line(capfd)
+    assert (tmp_path / "in").read_bytes() == as_file(FEW)
+
+
 def test_on_a_full_disk_whole_lines_stay_and_the_same_command_resumes(job, tmp_path, capfd):
     # One line at a time, so that scores have the same digits however often the command starts.
     flags, lines = ["--format=jsonl", ONE_BY_ONE], LINES[:25]
