@@ -23,7 +23,7 @@ from jformer.components import BUILT_IN, naming_failures_in
 from jformer.config import Config, freeze, overridden
 from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
-from jformer.schema import local_paths, walk
+from jformer.schema import flatten, local_paths, walk
 
 # Prefixes of the keys that may change after training.
 OF_RUN = ("decode.", "data.directory")
@@ -52,7 +52,7 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     except Stopped as stopped:
         message, status = stopped, 128 + stopped.number
     except KeyboardInterrupt:
-        message, status = "interrupted; rerun the same command to resume", 130
+        message, status = "interrupted; rerun the same command", 130
     print(f"{program}: {message}", file=sys.stderr)
     return status
 
@@ -75,6 +75,8 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_args(arguments)
         if unknown:
             name = unknown[0].partition("=")[0].removeprefix("--")
+            if name.removeprefix("config.") in flatten(Config()):
+                raise UserError(f"{unknown[0]}: cannot change after training; see --help")
             known = [flag.removeprefix("--") for flag in self._option_string_actions]
             raise UserError(f"{unknown[0]}: unknown flag or key{nearest(name, known)}")
         keys = [name for name in vars(args) if name.startswith("config.")]

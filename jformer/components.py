@@ -191,7 +191,7 @@ def attribute(kind: str, component: Component) -> Any:
         return getattr(importlib.import_module(module), name or component.name)
     file, name = component.file, component.name
     if absolute(file) not in _allowed:
-        raise UserError(f"{file}: is Python code; if you trust it, set --plugins={file}")
+        raise UserError(f"{file}: Python code of a run; if you trust it, set --plugins=FILE")
     own = vars(sys.modules[absolute(file)])
     if name not in own:
         raise UserError(f"{file}: has no {name}{nearest(name, own)}")

@@ -69,6 +69,8 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
 
 def new_folder(flag: str, name: str) -> Path:
     """Make the folder --FLAG=NAME and its parents; `UserError` if it exists."""
+    if os.path.exists(name):
+        raise UserError(f"--{flag}={name}: exists; choose a new folder")
     with writing(f"--{flag}={name}"):
         os.makedirs(name)
     return Path(name)

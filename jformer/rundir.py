@@ -12,7 +12,7 @@ from typing import Any
 from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
-from jformer.files import read_object, write_object
+from jformer.files import read_object, write_object, writing
 from jformer.schema import replaced, walk
 
 CONFIG = "config.json"
@@ -93,7 +93,8 @@ def locked(workdir: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # slow to import, and only training needs it
 
-    workdir.mkdir(parents=True, exist_ok=True)
+    with writing(f"workdir={workdir}"):
+        workdir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(workdir / LOCK, timeout=0)
     try:
         lock.acquire()

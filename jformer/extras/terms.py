@@ -55,7 +55,10 @@ def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
     targets = read_terms(file) if file else {}
     longest_first = sorted(targets, key=len, reverse=True)
     patterns = [rf"(?<!{LETTER}){re.escape(source)}(?!{LETTER})" for source in longest_first]
-    pattern = re.compile("|".join([*patterns, keep] if keep else patterns))
+    try:
+        pattern = re.compile("|".join([*patterns, keep] if keep else patterns))
+    except re.error as error:
+        raise UserError(f"config.decode.constraint=terms: keep={keep!r}: {error}") from error
 
     def find(source: str) -> dict[str, str]:
         """Return the strings that the output must contain, and each with the space before it."""
