@@ -378,8 +378,7 @@ def freeze(config: config_dict.ConfigDict | Mapping, values: Mapping[str, Any] =
 def overridden(config: Config, values: Mapping[str, Any], stored: Config | None = None) -> Config:
     """Return the config with other values of some keys; `UserError` names an invalid key.
 
-    The files of components are run, except those that the config `stored` of a run names: the user
-    did not name them.
+    This runs the files of components, unless the config `stored` of a run already names them.
     """
     config = schema.replaced(config, values)
     config.check()

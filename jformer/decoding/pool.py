@@ -150,7 +150,7 @@ class Decoder:
     def shape(self, bucket: int, max_t: int, for_all: bool) -> tuple[int, int]:
         """Return S and T of a pool, with T `for_all` outputs or only for most.
 
-        If a search has reached the end of T, the shape is that of longer sources.
+        If a search has reached the end of T, the pool gets the shape of longer sources.
         """
         config = self.config
         max_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)

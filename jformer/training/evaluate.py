@@ -70,8 +70,8 @@ def scores_of_outputs(run: Run, split: Split) -> tuple[list[str], dict[str, floa
 def check_decoding(config: Config) -> None:
     """Raise `UserError` unless the user's own attention and positions are right in a search.
 
-    One that ignores the mask or the distances learns well and corrupts every output: in a search,
-    where the source has padding, its probabilities are not those of a full pass.
+    An attention that ignores the mask or the distances learns well and corrupts every output. A
+    search pads the source, so the probabilities of its output then differ from a full pass.
     """
     keys = [key for key in ("attention", "positions") if parse(getattr(config.model, key)).file]
     if not keys:
