@@ -138,7 +138,7 @@ def test_a_job_that_is_stopped_resumes_after_its_last_line(run, tmp_path):
         assert done < len(lines)
         with partial.open("ab") as file:
             file.write(b"half a li")
-    assert "resume" in error
+    assert "rerun" in error
     head, _, rest = partial.read_bytes().split(b"\n", 2)
     partial.write_bytes(head + b"\nDONE\n" + rest)
     assert main(["jformer", *command(WORKDIR, tmp_path), ONE_BY_ONE]) == 0

@@ -160,7 +160,7 @@ def test_another_config_is_refused_with_what_differs_but_more_steps_are_the_same
     ("workdir", "flag", "status", "message"),
     [
         ("new", "--config.parallel.fsdp=3", 2, "fsdp=3"),
-        ("file/run", "--config.seed=1", 1, "Not a directory"),
+        ("file/run", "--config.seed=1", 2, "Not a directory"),
         ("run", "--config.seed=1", 1, "vocabulary.json"),  # which is a folder there
     ],
 )
