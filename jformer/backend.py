@@ -47,5 +47,9 @@ def use_compilation_cache(wanted: str) -> None:
 
     enabled = wanted == "on" or (wanted == "auto" and jax.default_backend() != "cpu")
     if enabled and jax.config.jax_compilation_cache_dir is None:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(root, "jformer", "xla")))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+
+
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "jformer")

@@ -52,17 +52,16 @@ def resume(file: BinaryIO, job: dict[str, Any]) -> int:
     """
     head = json.dumps(job).encode() + b"\n"
     file.seek(0)
-    content = file.read()
-    size = content.rfind(b"\n") + 1  # of the whole lines; a kill can cut the last one
-    if size and not content.startswith(head):
+    first = file.readline()
+    if first.endswith(b"\n") and first != head:
         raise UserError(f"{file.name}: another command began it; delete it to start over")
-    file.truncate(size)
-    if not size:
+    sizes = [len(line) for line in file if line.endswith(b"\n")]  # a kill can cut the last one
+    file.truncate(len(head) + sum(sizes) if first == head else 0)
+    if first != head:
         file.write(head)
-    done = content.count(b"\n", len(head))
-    if done:
-        say(f"resuming after line {done:,}")
-    return done
+    if sizes:
+        say(f"resuming after line {len(sizes):,}")
+    return len(sizes)
 
 
 def write(file: BinaryIO, lines: Iterable[str]) -> None:

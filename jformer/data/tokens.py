@@ -24,6 +24,7 @@ import numpy as np
 from filelock import FileLock
 
 from jformer import components
+from jformer.backend import cache_folder
 from jformer.config import EOS, DataConfig
 from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, Split, read
@@ -189,15 +190,10 @@ def text_key(corpora: list[Corpus], data: DataConfig) -> list:
     return [digests, names, data.languages, data.bad_lines, parts, own]
 
 
-def cache_folder(data: DataConfig) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(data.cache or Path(cache) / "jformer")
-
-
 def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
     """Return the folder of a cache entry, which `build` fills if it does not exist yet."""
     key = hashlib.sha256(json.dumps([VERSION, depends_on]).encode()).hexdigest()[:24]
-    root = cache_folder(data)
+    root = Path(data.cache or cache_folder())
     folder, partial = root / f"{kind}-{key}", root / f"{kind}-{key}.partial"
     if not folder.exists():
         with writing(f"config.data.cache={root}"):

@@ -81,7 +81,7 @@ NO_RULES = Rules()
 
 
 class Task(NamedTuple):
-    """What all sentences of a search share."""
+    """The step function, the config and the rules, which all sentences of a search share."""
 
     step: Callable  # see search.py
     config: DecodeConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jformer import __version__, cli
-from jformer.config import DataConfig
+from jformer.backend import cache_folder
 
 OPTIONAL = {
     "datasets": "data sets of the Hugging Face hub, Parquet files",
@@ -33,7 +33,6 @@ def main(args: Any) -> int:
 
 def findings() -> Iterator[tuple[str, str]]:
     """Yield the name and the version or state of each package, folder and device."""
-    from jformer.data.tokens import cache_folder
     from jformer.training.provenance import PACKAGES, source_hash
 
     yield "jformer", f"{__version__}, source {source_hash()}"
@@ -42,7 +41,7 @@ def findings() -> Iterator[tuple[str, str]]:
         yield package, version(package)
     for package, feature in OPTIONAL.items():
         yield package, f"{version(package)}  ({feature})"
-    cache = cache_folder(DataConfig())
+    cache = cache_folder()
     yield "cache", str(cache)
     yield "compiled", f"{cache / 'xla'}, on a CPU only if config.compilation_cache=on"
     yield from devices()
